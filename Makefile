@@ -1,0 +1,46 @@
+# Two commands do everything on a fresh clone: `make demo` and `make test`. Both make the environment first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test format lint types contracts unit clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make the virtual environment in .venv
+
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## train a small LRFormer beside a plain transformer on digits and print the figures
+	@$(BIN)/lrformer demo
+
+test: lint types contracts unit ## format, lint, types, import contracts, all tests
+
+lint: $(READY)
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+
+types: $(READY)
+	$(BIN)/pyright --warnings
+
+contracts: $(READY)
+	$(BIN)/lint-imports --no-cache
+
+unit: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal
+
+format: $(READY) ## rewrite the files in the project's format
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .ruff_cache .hypothesis build dist docs/_build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
