@@ -1,0 +1,81 @@
+"""The factor in front of LRSA's squared distances: alpha over a norm of the sample itself."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lrformer.attention.masks import without_padding
+from lrformer.core import ConfigError
+
+Normalizer = Literal["paper", "floor", "symmetric", "m"]
+NORMALIZERS: tuple[str, ...] = get_args(Normalizer)
+
+
+def check_normalizer(normalizer: str, *, length_free: bool, floor: float, eps: float) -> None:
+    """Raise for settings of the coefficient that cannot work."""
+    if normalizer not in NORMALIZERS:
+        raise ConfigError(f"normalizer ({normalizer!r}) must be one of {', '.join(NORMALIZERS)}.")
+    if normalizer == "m" and length_free:
+        raise ConfigError(
+            "length_free (True) has no meaning with normalizer 'm', which does not depend on the "
+            "number of tokens; leave it False."
+        )
+    if floor <= 0:
+        raise ConfigError(f"floor ({floor}) must be positive.")
+    if eps <= 0:
+        raise ConfigError(f"eps ({eps}) must be positive: it keeps an all-zero sample finite.")
+
+
+def lrsa_coefficient(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    x: Float[Tensor, "b n e"],
+    *,
+    alpha: float | Float[Tensor, " h"],
+    normalizer: str = "paper",
+    eps: float = 1e-10,
+    floor: float = 0.1,
+    length_free: bool = False,
+    key_padding_mask: Bool[Tensor, "b n"] | None = None,
+) -> Float[Tensor, "b h"]:
+    r"""Return c in softmax(-c ||q_i - k_j||^2), per sample and head, in float32 or better (eq. 5).
+
+    With :math:`Z=\|Q\|_F` of the head and :math:`M=\max_i\|x_i\|` of the sample, both over the tokens that
+    are not padding, c is alpha over
+
+    ===========  =======================================================================================
+    `paper`      :math:`ZM`
+    `floor`      :math:`\max(Z, r_0 M)M` with :math:`r_0` = `floor` (theorem 3)
+    `symmetric`  :math:`M\sqrt{(\|Q\|_F^2+\|K\|_F^2)/2}` (theorem 4)
+    `m`          :math:`M^2` (theorem 5; alpha is its tau)
+    ===========  =======================================================================================
+
+    plus `eps`. Z grows with the root of the number of tokens n; `length_free` multiplies alpha by
+    :math:`\sqrt n`, so that one alpha is one temperature at every n.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q, k, x = (without_padding(part.to(wide), key_padding_mask) for part in (q, k, x))
+    largest = torch.linalg.vector_norm(x, dim=-1).amax(-1).unsqueeze(-1)
+    if normalizer == "m":
+        return alpha / (largest.square() + eps).expand(q.shape[:2])
+    norm_q = torch.linalg.vector_norm(q, dim=(-2, -1))
+    if normalizer == "floor":
+        norm_q = torch.maximum(norm_q, floor * largest)
+    elif normalizer == "symmetric":
+        norm_k = torch.linalg.vector_norm(k, dim=(-2, -1))
+        both = torch.stack([norm_q, norm_k], -1)
+        norm_q = torch.linalg.vector_norm(both, dim=-1) * 0.5**0.5
+    if length_free:
+        alpha = alpha * num_valid_tokens(x, key_padding_mask).to(wide).sqrt()
+    return alpha / (norm_q * largest + eps)
+
+
+def num_valid_tokens(
+    x: Float[Tensor, "b n e"], key_padding_mask: Bool[Tensor, "b n"] | None
+) -> Tensor:
+    """Return how many tokens of each sample are not padding, shape (b, 1)."""
+    if key_padding_mask is None:
+        return torch.full((x.shape[0], 1), x.shape[1], device=x.device)
+    return (~key_padding_mask).sum(-1, keepdim=True)

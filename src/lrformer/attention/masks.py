@@ -1,0 +1,69 @@
+"""Masks in one vocabulary: True in a padding mask means padding, True in a boolean attention mask means attend."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lrformer.core import ConfigError
+
+AttentionMask = Bool[Tensor, "*batch n m"] | Float[Tensor, "*batch n m"]
+
+
+def check_padding_mask(mask: Tensor | None, batch: int, num_tokens: int) -> None:
+    """Raise unless `mask` is None or a boolean tensor of shape (b, n), True for padding."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ConfigError(
+            f"key_padding_mask has dtype {mask.dtype}; it must be bool with True for padding "
+            f"(for a mask of ones and zeros: mask == 0)."
+        )
+    if mask.shape != (batch, num_tokens):
+        raise ConfigError(
+            f"key_padding_mask has shape {tuple(mask.shape)}; it must be (batch, tokens) = "
+            f"({batch}, {num_tokens})."
+        )
+
+
+def without_padding(x: Tensor, key_padding_mask: Bool[Tensor, "b n"] | None) -> Tensor:
+    """Return `x`, (b, n, e) or (b, h, n, d), with zeros in the padded tokens, whatever stood there."""
+    if key_padding_mask is None:
+        return x
+    padded = key_padding_mask.unsqueeze(-1)
+    return x.masked_fill(padded if x.ndim == 3 else padded.unsqueeze(1), 0)
+
+
+def merge_masks(
+    scores_shape: tuple[int, int],
+    *,
+    attn_mask: AttentionMask | None,
+    is_causal: bool,
+    key_padding_mask: Bool[Tensor, "b n"] | None,
+    device: torch.device,
+) -> Tensor | None:
+    """Return the one mask that fused attention takes (boolean, or additive where `attn_mask` is), or None."""
+    merged = attn_mask
+    if is_causal:
+        causal = torch.ones(scores_shape, dtype=torch.bool, device=device).tril()
+        merged = _both(merged, causal)
+    if key_padding_mask is not None:
+        merged = _both(merged, ~key_padding_mask[:, None, None, :])
+    return merged
+
+
+def _both(mask: Tensor | None, allowed: Bool[Tensor, "*batch n m"]) -> Tensor:
+    """Return `mask` narrowed to the pairs that are `allowed`."""
+    if mask is None:
+        return allowed
+    if mask.dtype == torch.bool:
+        return mask & allowed
+    return mask.masked_fill(~allowed, float("-inf"))
+
+
+def add_mask(scores: Float[Tensor, "b h n m"], mask: Tensor | None) -> Float[Tensor, "b h n m"]:
+    """Return `scores` under `mask`; a row in which nothing is allowed stays finite."""
+    if mask is None:
+        return scores
+    if mask.dtype == torch.bool:
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return (scores + mask).clamp_min(torch.finfo(scores.dtype).min)

@@ -1,0 +1,95 @@
+"""Dot-product, L2 and SCSA attention against their definitions, and against timm."""
+
+import pytest
+import torch
+
+from lrformer.attention import (
+    SCSA,
+    DotProductAttention,
+    L2Attention,
+    dot_product_attention,
+    l2_attention,
+    scsa_attention,
+)
+from lrformer.core import ConfigError
+from tests.attention import definition
+from tests.attention.inputs import projections, tokens
+from tests.tolerance import TOLERANCE, assert_close
+
+BACKENDS = ("reference", "sdpa")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["gauss", "offset", "equal", "zero"])
+def test_each_function_equals_its_definition_in_float64(backend, kind):
+    x = tokens(kind, 2, 13, 24)
+    q, k, v = projections(x, 3, tie_qk=False)
+    tolerance = TOLERANCE[torch.float64]
+    assert_close(
+        dot_product_attention(q, k, v, backend=backend), definition.dot_product(q, k, v), tolerance
+    )
+    assert_close(l2_attention(q, q, v, backend=backend), definition.l2(q, q, v), tolerance)
+    assert_close(l2_attention(q, k, v, backend=backend), definition.l2(q, k, v), tolerance)
+    assert_close(
+        scsa_attention(q, k, v, tau=5.0, nu=0.5, eps=1e-3, backend=backend),
+        definition.scsa(q, k, v, tau=5.0, nu=0.5, eps=1e-3),
+        tolerance,
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "function", [dot_product_attention, l2_attention, scsa_attention], ids=lambda f: f.__name__
+)
+def test_causal_attention_and_padding_equal_the_visible_part_alone(function, backend):
+    x = tokens("gauss", 1, 9, 24)
+    q, k, v = projections(x, 3, tie_qk=False)
+    causal = function(q, k, v, is_causal=True, backend=backend)
+    for last in range(9):
+        seen = slice(0, last + 1)
+        alone = function(q[:, :, seen], k[:, :, seen], v[:, :, seen], backend=backend)
+        assert_close(causal[:, :, last], alone[:, :, last], 1e-12)
+    additive = torch.zeros(9, 9, dtype=torch.float64).masked_fill(
+        ~torch.ones(9, 9, dtype=torch.bool).tril(), float("-inf")
+    )
+    assert_close(function(q, k, v, attn_mask=additive, backend=backend), causal, 1e-12)
+    padding = torch.tensor([[False] * 6 + [True] * 3])
+    padded = function(q, k, v, key_padding_mask=padding, backend=backend)[:, :, :6]
+    alone = function(q[:, :, :6], k[:, :, :6], v[:, :, :6], backend=backend)
+    assert_close(padded, alone, 1e-12)
+    both = function(q, k, v, is_causal=True, key_padding_mask=padding, backend=backend)[:, :, :6]
+    assert_close(both, causal[:, :, :6], 1e-12)
+
+
+def test_dot_product_attention_equals_timms_with_the_same_weights():
+    from timm.layers import Attention
+
+    theirs = Attention(24, num_heads=3, qkv_bias=True).double().eval()
+    ours = DotProductAttention(24, 3, qkv_bias=True).double().eval()
+    ours.load_state_dict(theirs.state_dict())
+    x = tokens("gauss", 2, 11, 24)
+    assert_close(ours(x), theirs(x), 1e-12)
+    visible = torch.ones(11, 11, dtype=torch.bool).tril()
+    assert_close(ours(x, attn_mask=visible), theirs(x, attn_mask=visible), 1e-12)
+
+
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_the_provable_form_multiplies_the_values_by_the_query_map(qkv_bias):
+    layer = L2Attention(12, 3, provable=True, qkv_bias=qkv_bias).double()
+    x = tokens("gauss", 2, 7, 12)
+    q, k, v = layer.project(x)
+    assert k is q
+    weight = layer.qkv.weight
+    for head in range(3):
+        rows = slice(4 * head, 4 * head + 4)
+        tied, values = weight[:12][rows].T, weight[12:][rows].T
+        right = x @ (tied @ tied.T / 2.0) @ values
+        if qkv_bias:
+            right = right + layer.qkv.bias[12:][rows]
+        assert_close(v[:, head], right, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["tau", "nu", "eps"])
+def test_scsa_refuses_settings_that_are_not_positive(name):
+    with pytest.raises(ConfigError, match=rf"{name} \(0\) must be positive"):
+        SCSA(12, 3, **{name: 0})
