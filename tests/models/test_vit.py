@@ -1,0 +1,100 @@
+import pytest
+import torch
+
+from lrformer.core import ConfigError
+from lrformer.models import create_model, resize_pos_embed
+from lrformer.models.block import DropPath, PostNormBlock, PreNormBlock
+from lrformer.models.pool import Pool
+from lrformer.models.vit import LRSAConfig
+from tests.tolerance import assert_close
+
+
+def test_post_norm_is_the_layer_that_the_paper_prints():
+    block = PostNormBlock(16, 2, LRSAConfig()).double().eval()
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    inner = block.norm1(x + block.attn(x))
+    assert_close(block(x), block.norm2(inner + block.mlp(inner)), 1e-12)
+
+
+def test_pre_norm_normalizes_inside_the_branches():
+    block = PreNormBlock(16, 2, LRSAConfig()).double().eval()
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    middle = x + block.attn(block.norm1(x))
+    assert_close(block(x), middle + block.mlp(block.norm2(middle)), 1e-12)
+
+
+@pytest.mark.parametrize("block_type", [PreNormBlock, PostNormBlock])
+def test_a_block_passes_the_padding_mask_on(block_type):
+    block = block_type(16, 2, LRSAConfig()).double().eval()
+    x = torch.randn(1, 7, 16, dtype=torch.float64)
+    mask = torch.tensor([[False] * 4 + [True] * 3])
+    assert_close(block(x, key_padding_mask=mask)[:, :4], block(x[:, :4]), 1e-12)
+
+
+def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean():
+    drop = DropPath(0.25)
+    x = torch.ones(20_000, 2, 3)
+    dropped = drop(x)
+    per_sample = dropped.flatten(1)
+    assert ((per_sample == 0).all(1) | torch.isclose(per_sample, torch.tensor(4 / 3)).all(1)).all()
+    assert abs(dropped.mean().item() - 1) < 0.02
+    assert torch.equal(drop.eval()(x), x)
+
+
+def test_stochastic_depth_grows_linearly_from_zero():
+    model = create_model("lrformer_digits", drop_path_rate=0.3)
+    rates = [block.drop_path1.rate for block in model.blocks]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+def test_sequence_pooling_is_a_learned_average_of_the_tokens():
+    pool = Pool("seq", 6)
+    assert pool.score is not None
+    tokens = torch.randn(2, 4, 6)
+    weights = torch.softmax(pool.score(tokens).squeeze(-1), 1)
+    expected = torch.einsum("bn,bne->be", weights, tokens)
+    assert_close(pool(tokens), expected, 1e-5)
+    assert_close(Pool("avg", 6)(tokens), tokens.mean(1), 1e-6)
+    assert torch.equal(Pool("token", 6)(tokens), tokens[:, 0])
+
+
+def test_position_embeddings_resize_smoothly_and_leave_the_class_token_alone():
+    rows = torch.linspace(0, 1, 8)
+    plane = (rows[:, None] + 2 * rows[None, :]).reshape(1, 64, 1)
+    pos_embed = torch.cat([torch.full((1, 1, 1), 7.0), plane], 1)
+    resized = resize_pos_embed(pos_embed, (8, 8), (16, 16), num_prefix_tokens=1)
+    assert resized.shape == (1, 257, 1)
+    assert resized[0, 0] == 7.0
+    inner = resized[0, 1:].reshape(16, 16)[4:12, 4:12]
+    # A plane stays a plane away from the border: equal steps, half as long.
+    assert torch.allclose(inner.diff(dim=0), torch.tensor(1 / 14), atol=1e-3)
+    assert torch.allclose(inner.diff(dim=1), torch.tensor(2 / 14), atol=1e-3)
+    same = resize_pos_embed(pos_embed, (8, 8), (8, 8), num_prefix_tokens=1)
+    assert torch.equal(same, pos_embed)
+
+
+@pytest.mark.parametrize("name", ["lrformer_tiny_depth6_patch4_32", "lrformer_compact_32"])
+def test_a_model_takes_other_image_sizes_after_resizing(name):
+    model = create_model(name, depth=1).eval()
+    x = torch.randn(1, 3, 32, 32)
+    before = model(x)
+    model.set_input_size(48)
+    assert model(torch.randn(1, 3, 48, 48)).shape == (1, 10)
+    with pytest.raises(ConfigError, match="set_input_size"):
+        model(x)
+    model.set_input_size(32)
+    assert (model(x) - before).abs().max() < before.abs().max()
+
+
+def test_vectors_have_no_image_size_to_change():
+    with pytest.raises(ConfigError, match="reads vectors"):
+        create_model("lrformer_two_moons").set_input_size(32)
+
+
+def test_a_point_is_mapped_linearly_and_injectively_to_its_tokens():
+    model = create_model("lrformer_two_moons").double()
+    tokenizer = model.tokenizer
+    a, b = torch.randn(2, 1, 2, dtype=torch.float64)
+    mean = tokenizer((a + b) / 2)
+    assert_close(mean, (tokenizer(a) + tokenizer(b)) / 2, 1e-12)
+    assert torch.linalg.matrix_rank(tokenizer.proj.weight) == 2
