@@ -1,0 +1,52 @@
+"""The commands together, and what happens when one fails or is interrupted."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lrformer._version import __version__
+from lrformer.cli import models_command
+from lrformer.core.errors import LRFormerError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="lrformer",
+    help="Transformers that know when they don't know.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"lrformer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Transformers that know when they don't know."""
+
+
+app.command("models")(models_command.models)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on standard error and exit code 2."""
+    try:
+        app()
+    except LRFormerError as error:
+        typer.echo(f"lrformer: {error}", err=True)
+        sys.exit(EXIT_USER_ERROR)
+    except KeyboardInterrupt:
+        typer.echo("lrformer: interrupted.", err=True)
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,74 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lrformer
+from lrformer.cli.main import app, main
+
+SOURCE = Path(lrformer.__file__).parent.parent
+
+
+def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the package from its sources, as from a plain checkout that nobody installed."""
+    return subprocess.run(
+        [sys.executable, "-m", "lrformer", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "COLUMNS": "100"},
+        check=False,
+    )
+
+
+def test_the_version_is_shown_without_importing_torch():
+    done = run_module("--version")
+    assert (done.returncode, done.stdout) == (0, f"lrformer {lrformer.__version__}\n")
+    probe = "import sys, lrformer.cli; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_importing_the_package_costs_far_less_than_a_second_and_no_heavy_package():
+    probe = (
+        "import time, torch; start = time.perf_counter(); import lrformer; lrformer.create_model;"
+        "import sys; heavy = {'timm', 'transformers', 'torchvision', 'matplotlib', 'sklearn'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules);"
+        "assert time.perf_counter() - start < 1, time.perf_counter() - start"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_models_lists_every_preset_with_its_size():
+    result = CliRunner().invoke(app, ["models"])
+    assert result.exit_code == 0
+    assert "lrformer_small_patch16_224" in result.output
+    assert "19,886,218" in result.output
+
+
+def test_a_users_mistake_is_one_line_and_exit_code_two(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lrformer", "models", "lrformer_digit5"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "lrformer: no model's name contains 'lrformer_digit5'. Did you mean 'lrformer_digits'?\n"
+    )
+
+
+def test_an_unknown_command_gets_exit_code_two_and_the_nearest_name():
+    done = run_module("modles")
+    assert done.returncode == 2
+    assert "modles" in done.stderr
+
+
+def test_every_promised_name_is_there():
+    for name in lrformer.__all__:
+        assert getattr(lrformer, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'create_modle'"):
+        lrformer.create_modle  # noqa: B018
