@@ -68,6 +68,8 @@ def test_every_attention_is_one_graph(name):
     mask = torch.tensor([[False] * 9, [False] * 6 + [True] * 3])
     assert_close(compiled(x), layer(x), 1e-6)
     assert_close(compiled(x, key_padding_mask=mask), layer(x, key_padding_mask=mask), 1e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(compiled(x), layer(x), 1e-6)
 
 
 def _loss_and_gradients(function, q: Tensor, v: Tensor, x: Tensor) -> list[Tensor]:
@@ -97,6 +99,7 @@ def test_compiled_lrsa_equals_eager(num_tokens, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("backend", ["sdpa", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_tokens", [17, 64, 65, 196, 197, 200, 256, 1024])

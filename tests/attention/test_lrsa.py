@@ -231,6 +231,18 @@ def test_norms_and_coefficient_are_float32_under_autocast():
     assert_close(seen["coefficient"], right, 1e-6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_autocast_costs_no_more_than_sixteen_bit_inputs_do(backend):
+    x = tokens("offset", 2, 65, 64)
+    exact = (*projections(x, 2, tie_qk=True), x)
+    expected = definition.lrsa(*exact, alpha=1000.0)
+    yardstick = definition.lrsa(*cast(cast(exact, torch.bfloat16), torch.float64), alpha=1000.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = lrsa_attention(*cast(exact, torch.float32), alpha=1000.0, backend=backend)
+    yardstick_error = torch.linalg.vector_norm(yardstick.bfloat16().double() - expected)
+    assert torch.linalg.vector_norm(actual.double() - expected) <= 2 * yardstick_error
+
+
 def test_a_learnable_alpha_starts_at_alpha_stays_positive_and_learns():
     layer = LRSA(12, 3, alpha=20.0, learnable_alpha=True)
     x = torch.randn(2, 5, 12)

@@ -49,7 +49,8 @@ def dot_product_weights(
         key_padding_mask=key_padding_mask,
         device=q.device,
     )
-    return add_mask(scale * (q @ k.mT), mask).softmax(-1)
+    with _full_precision(q):
+        return add_mask(scale * (q @ k.mT), mask).softmax(-1)
 
 
 def squared_distance(
@@ -92,7 +93,6 @@ def squared_distance_weights(
     q, k = _widen(q), _widen(k)
     shift = k.mean(-2, keepdim=True).detach()
     q, k = q - shift, k - shift
-    distances = q.square().sum(-1, keepdim=True) - 2 * (q @ k.mT) + k.square().sum(-1).unsqueeze(-2)
     mask = merge_masks(
         (q.shape[-2], k.shape[-2]),
         attn_mask=attn_mask,
@@ -100,7 +100,12 @@ def squared_distance_weights(
         key_padding_mask=key_padding_mask,
         device=q.device,
     )
-    return add_mask(-coefficient[..., None, None] * distances, mask).softmax(-1)
+    with _full_precision(q):
+        # The row norms are products with ones because torch 2.11 compiles the plain broadcast of a row
+        # norm wrongly on CUDA at 196, 197 and 200 tokens (docs/paper.md).
+        ones = torch.ones_like(q[..., :1, :])
+        distances = q.square() @ ones.mT - 2 * (q @ k.mT) + ones @ k.square().mT
+        return add_mask(-coefficient[..., None, None] * distances, mask).softmax(-1)
 
 
 def _average(
@@ -108,7 +113,13 @@ def _average(
 ) -> Float[Tensor, "b h n d"]:
     """Return the values averaged by `weights`, in the values' dtype."""
     weights = F.dropout(weights, dropout_p, training=dropout_p > 0)
-    return (weights @ v.to(weights.dtype)).to(v.dtype)
+    with _full_precision(v):
+        return (weights @ v.to(weights.dtype)).to(v.dtype)
+
+
+def _full_precision(x: Tensor) -> torch.autocast:
+    """Return a context in which products keep the dtype of their factors, whatever autocast says."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _widen(x: Tensor) -> Tensor:

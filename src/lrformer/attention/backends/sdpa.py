@@ -68,7 +68,7 @@ def squared_distance(
     large. And what all values of a column share is taken off before the kernel and added after it.
     """
     width = v.shape[-1]
-    kernel_dtype = v.dtype
+    kernel_dtype = _kernel_dtype(v)
     wide = torch.promote_types(q.dtype, torch.float32)
     q_wide = q.to(wide)
     k_wide = q_wide if k is q else k.to(wide)
@@ -110,13 +110,22 @@ def squared_distance(
     out = F.scaled_dot_product_attention(
         _widened(centered_q, q_columns),
         _widened(centered_k, k_columns),
-        _widened(v if shared_v is None else v - shared_v, [], width + len(k_columns)),
+        _widened(
+            (v if shared_v is None else v - shared_v).to(kernel_dtype), [], width + len(k_columns)
+        ),
         attn_mask=mask,
         dropout_p=dropout_p,
         scale=1.0,
     )
     out = out[..., :width]
-    return out if shared_v is None else out + shared_v
+    return out if shared_v is None else out + shared_v.to(out.dtype)
+
+
+def _kernel_dtype(v: Tensor) -> torch.dtype:
+    """Return the dtype in which the fused kernel will run: autocast narrows what it is given."""
+    if torch.is_autocast_enabled(v.device.type):
+        return torch.get_autocast_dtype(v.device.type)
+    return v.dtype
 
 
 def _widened(
