@@ -91,6 +91,17 @@ def test_vectors_have_no_image_size_to_change():
         create_model("lrformer_two_moons").set_input_size(32)
 
 
+def test_without_the_final_norm_a_far_point_has_far_features():
+    def growth(**settings: bool) -> float:
+        torch.manual_seed(0)
+        model = create_model("lrformer_two_moons", num_classes=0, **settings).eval()
+        near, far = model(torch.ones(1, 2)), model(1000 * torch.ones(1, 2))
+        return (far.norm() / near.norm()).item()
+
+    assert growth() > 100
+    assert growth(final_norm=True) < 10
+
+
 def test_a_point_is_mapped_linearly_and_injectively_to_its_tokens():
     model = create_model("lrformer_two_moons").double()
     tokenizer = model.tokenizer

@@ -63,6 +63,7 @@ PRESETS.register("lrformer_two_moons")(
         embed_dim=24,
         depth=9,
         num_heads=8,
+        final_norm=False,
         global_pool="avg",
     )
 )

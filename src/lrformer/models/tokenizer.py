@@ -59,6 +59,9 @@ class Tokenizer(nn.Module):
     grid_size: tuple[int, int] | None
     num_tokens: int
 
+    def reset_parameters(self) -> None:
+        """Draw the weights anew where this tokenizer needs others than the rest of the model."""
+
     def set_input_size(self, img_size: int) -> None:
         """Take pictures of another size from now on."""
         raise ConfigError(
@@ -143,6 +146,10 @@ class VectorEmbed(Tokenizer):
         self.num_tokens = config.num_tokens
         self.grid_size = None
         self.proj = nn.Linear(config.num_inputs, config.num_tokens * embed_dim)
+
+    def reset_parameters(self) -> None:
+        """Draw a map that keeps distances on the scale of the tokens: a point is not to drown in them."""
+        nn.init.normal_(self.proj.weight)
 
     def forward(self, x: Float[Tensor, "b inputs"]) -> Float[Tensor, "b n e"]:
         """Return `num_tokens` linear maps of the vector."""

@@ -23,7 +23,11 @@ AnyAttention = DotProductConfig | L2Config | SCSAConfig | LRSAConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
-    """Everything that makes a `VisionTransformer`; names as in timm."""
+    """Everything that makes a `VisionTransformer`; names as in timm.
+
+    `final_norm=False` leaves out the LayerNorm after the last pre-norm block. A LayerNorm forgets how far a
+    token is from the origin; without it a distance-aware head can see how far an input is from the data.
+    """
 
     tokens: TokensConfig = field(default_factory=PatchTokens)
     attention: AnyAttention = field(default_factory=LRSAConfig)
@@ -33,6 +37,7 @@ class ViTConfig:
     num_heads: int = 6
     mlp_ratio: float = 4.0
     norm: Literal["pre", "post"] = "pre"
+    final_norm: bool = True
     global_pool: GlobalPool = "token"
     drop_rate: float = 0.0
     proj_drop_rate: float = 0.0
@@ -96,13 +101,14 @@ class VisionTransformer(nn.Module):
         # Post-norm blocks end in a norm of their own.
         self.norm = (
             nn.LayerNorm(config.embed_dim, eps=LAYER_NORM_EPS)
-            if config.norm == "pre"
+            if config.norm == "pre" and config.final_norm
             else nn.Identity()
         )
         self.pool = Pool(config.global_pool, config.embed_dim)
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = nn.Identity()
         self.apply(_initialize)
+        self.tokenizer.reset_parameters()
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         if self.cls_token is not None:
             nn.init.normal_(self.cls_token, std=1e-6)
