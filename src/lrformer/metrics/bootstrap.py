@@ -1,0 +1,216 @@
+"""Intervals: by bootstrap over the samples of one run, and by Student's t over the seeds of several."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lrformer.core import ConfigError
+from lrformer.metrics.calibration import (
+    DEFAULT_NUM_BINS,
+    ece_class_wise_draws,
+    ece_equal_mass_draws,
+    ece_equal_width_draws,
+)
+from lrformer.metrics.detection import aupr_draws, auroc_draws, flagged_counts, fpr_draws
+from lrformer.metrics.inputs import Array, as_num_bins, as_predictions, as_scores, as_share
+from lrformer.metrics.overconfidence import DEFAULT_THRESHOLD, overconfidence_draws, row_norms
+from lrformer.metrics.resampling import draw_counts, weighted_mean, whole_sample
+from lrformer.metrics.scoring import brier_losses, correctness, log_losses
+from lrformer.metrics.selective import (
+    DEFAULT_COVERAGES,
+    accepted_counts,
+    accuracy_at_coverage_draws,
+    aurc_draws,
+)
+
+DEFAULT_NUM_DRAWS = 1000
+DEFAULT_LEVEL = 0.95
+# Counts are held for so many (draws x samples) at a time: 8 MiB, near to what a cache holds.
+COUNTS_AT_A_TIME = 2**20
+
+Draws = dict[str, Float[Tensor, " draws"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """An estimate and the interval that holds it at the `level` of confidence."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    num_draws: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedInterval:
+    """The mean over seeds and its t-interval; with one seed the spread is unknown and None."""
+
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+    level: float
+    num_seeds: int
+
+
+def bootstrap_classification(
+    probs: Array,
+    labels: Array,
+    *,
+    generator: torch.Generator,
+    logits: Array | None = None,
+    num_bins: int = DEFAULT_NUM_BINS,
+    threshold: float = DEFAULT_THRESHOLD,
+    num_draws: int = DEFAULT_NUM_DRAWS,
+    level: float = DEFAULT_LEVEL,
+) -> dict[str, Interval]:
+    """Return the intervals of accuracy, NLL, Brier, the calibration errors and overconfidence.
+
+    A metric that the data leave undefined (confidence when wrong, where nothing is wrong) has no interval.
+    """
+    checked, truth = as_predictions(probs, labels)
+    bins, bound = as_num_bins(num_bins), as_share(threshold, name="threshold")
+    correct = correctness(checked, truth)
+    confidence = checked.amax(dim=1)
+    means = {
+        "accuracy": correct,
+        "nll": log_losses(checked, truth),
+        "brier": brier_losses(checked, truth),
+    }
+    if logits is not None:
+        means["logit_norm"] = row_norms(logits)
+        _check_same_length(means["logit_norm"], truth, name="logits")
+
+    def measure(counts: Tensor) -> Draws:
+        wrong_figures = overconfidence_draws(counts, confidence, 1 - correct, threshold=bound)
+        return {
+            **{name: weighted_mean(counts, values) for name, values in means.items()},
+            "ece_equal_width": ece_equal_width_draws(counts, checked, truth, num_bins=bins),
+            "ece_equal_mass": ece_equal_mass_draws(counts, checked, truth, num_bins=bins),
+            "ece_class_wise": ece_class_wise_draws(counts, checked, truth, num_bins=bins),
+            **{f"overconfidence_{name}": draws for name, draws in wrong_figures.items()},
+        }
+
+    return _intervals(measure, (len(truth),), generator, num_draws, level)
+
+
+def bootstrap_selective(
+    uncertainty: Array,
+    probs: Array,
+    labels: Array,
+    *,
+    generator: torch.Generator,
+    coverages: tuple[float, ...] = DEFAULT_COVERAGES,
+    num_draws: int = DEFAULT_NUM_DRAWS,
+    level: float = DEFAULT_LEVEL,
+) -> dict[str, Interval]:
+    """Return the intervals of AURC and of the accuracy at each coverage, for one uncertainty score."""
+    checked, truth = as_predictions(probs, labels)
+    scores = as_scores(uncertainty, name="uncertainty")
+    _check_same_length(scores, truth, name="uncertainty")
+    shares = tuple(as_share(coverage, name="coverage") for coverage in coverages)
+    correct = correctness(checked, truth)
+
+    def measure(counts: Tensor) -> Draws:
+        accepted = accepted_counts(counts, scores, correct)
+        accuracies = accuracy_at_coverage_draws(accepted, shares).unbind(dim=1)
+        named = {f"accuracy_at_{s:g}": a for s, a in zip(shares, accuracies, strict=True)}
+        return {"aurc": aurc_draws(accepted), **named}
+
+    return _intervals(measure, (len(truth),), generator, num_draws, level)
+
+
+def bootstrap_detection(
+    id_scores: Array,
+    ood_scores: Array,
+    *,
+    generator: torch.Generator,
+    num_draws: int = DEFAULT_NUM_DRAWS,
+    level: float = DEFAULT_LEVEL,
+) -> dict[str, Interval]:
+    """Return the intervals of AUROC, AUPR and FPR at 95% TPR in both directions; both sets are resampled."""
+    inside = as_scores(id_scores, name="id_scores")
+    outside = as_scores(ood_scores, name="ood_scores")
+
+    def measure(id_counts: Tensor, ood_counts: Tensor) -> Draws:
+        flagged = flagged_counts(id_counts, ood_counts, inside, outside)
+        return {
+            "auroc": auroc_draws(flagged),
+            "aupr_ood_positive": aupr_draws(flagged, positive="ood"),
+            "aupr_id_positive": aupr_draws(flagged, positive="id"),
+            "fpr95_ood_positive": fpr_draws(flagged, tpr=0.95, positive="ood"),
+            "fpr95_id_positive": fpr_draws(flagged, tpr=0.95, positive="id"),
+        }
+
+    return _intervals(measure, (len(inside), len(outside)), generator, num_draws, level)
+
+
+def seed_interval(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> SeedInterval:
+    """Return the mean of one metric over the seeds of an experiment, with Student's t-interval."""
+    from scipy.stats import t
+
+    level = _as_level(level)
+    if not values or not all(math.isfinite(value) for value in values):
+        raise ConfigError(
+            f"values ({list(values)}) must be finite, one for each seed, at least one."
+        )
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return SeedInterval(mean=mean, std=None, low=None, high=None, level=level, num_seeds=1)
+    freedom = len(values) - 1
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / freedom)
+    half = float(t.ppf((1 + level) / 2, freedom)) * std / math.sqrt(len(values))
+    return SeedInterval(
+        mean=mean, std=std, low=mean - half, high=mean + half, level=level, num_seeds=len(values)
+    )
+
+
+def _intervals(
+    measure: Callable[..., Draws],
+    sizes: tuple[int, ...],
+    generator: torch.Generator,
+    num_draws: int,
+    level: float,
+) -> dict[str, Interval]:
+    """Return the percentile interval of everything that `measure` makes of the counts of each set."""
+    level = _as_level(level)
+    if num_draws < 1:
+        raise ConfigError(f"num_draws ({num_draws}) must be at least 1; 1000 is usual.")
+    estimates = {name: float(draw) for name, draw in measure(*map(whole_sample, sizes)).items()}
+    step = max(1, COUNTS_AT_A_TIME // sum(sizes))
+    parts: dict[str, list[Tensor]] = {name: [] for name in estimates}
+    for start in range(0, num_draws, step):
+        draws = min(step, num_draws - start)
+        counts = [draw_counts(draws, size, generator=generator) for size in sizes]
+        for name, values in measure(*counts).items():
+            parts[name].append(values)
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    intervals = {}
+    for name, value in estimates.items():
+        if math.isnan(value):
+            continue
+        low, high = torch.cat(parts[name]).nanquantile(tails).tolist()
+        intervals[name] = Interval(
+            value=value, low=low, high=high, level=level, num_draws=num_draws
+        )
+    return intervals
+
+
+def _as_level(level: float) -> float:
+    """Return `level`, or raise if it is not strictly between 0 and 1."""
+    if not 0 < level < 1:
+        raise ConfigError(f"level ({level}) must lie strictly between 0 and 1; 0.95 is usual.")
+    return level
+
+
+def _check_same_length(values: Tensor, labels: Tensor, *, name: str) -> None:
+    """Raise if there is not one row of `values` for each label."""
+    if len(values) != len(labels):
+        raise ConfigError(
+            f"{name} has {len(values)} samples but there are {len(labels)} labels; give one for each."
+        )
