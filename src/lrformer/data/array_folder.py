@@ -1,0 +1,91 @@
+"""A folder of prepared arrays, used where it lies: this is how a run starts without a network."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lrformer.data.arrays import Split
+from lrformer.data.cache import (
+    images_path,
+    load_array,
+    open_prepared,
+    prepared_splits,
+    read_manifest,
+    write_manifest,
+)
+from lrformer.data.catalog import DATASETS
+from lrformer.data.file_split import read_file_names
+from lrformer.data.overlap import NamedImages, check_no_overlap
+from lrformer.data.source import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayFolder:
+    """A store for `<split>-x.npy` and `<split>-y.npy`; the manifests are made where they are missing."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Return the name of the folder."""
+        return self.folder.name
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Return the splits of which both arrays are there."""
+        return tuple(prepared_splits(self.folder))
+
+    @property
+    def known(self) -> Source | None:
+        """Return the data set that the folder is named after, if there is one."""
+        is_known = self.name in DATASETS
+        return DATASETS[self.name] if is_known else None
+
+    def open(self, split: str) -> Split:
+        """Return one split; a folder named after a known set has its class names and statistics."""
+        splits = self.splits
+        if any(read_manifest(self.folder, name) is None for name in splits):
+            self._make_manifests()
+        class_names = self._class_names()
+        prepared = open_prepared(self.folder, split, class_names=class_names)
+        train = read_manifest(self.folder, "train") if "train" in splits else None
+        reference = prepared.manifest if train is None else train
+        mean, std = reference.mean, reference.std
+        if self.known is not None and self.known.mean is not None and self.known.std is not None:
+            mean, std = self.known.mean, self.known.std
+        return Split(
+            name=f"{self.name}/{split}",
+            x=prepared.x,
+            y=prepared.y,
+            class_names=prepared.manifest.class_names,
+            mean=mean,
+            std=std,
+            files=read_file_names(self.folder, split),
+        )
+
+    def _make_manifests(self) -> None:
+        """Write the manifests that are missing, unless two splits share an image.
+
+        Published sets are taken as they are: some hold the same photograph twice, and are compared on it all the same.
+        """
+        if self.known is None:
+            check_no_overlap(self._named_images(split) for split in self.splits)
+        class_names = self._class_names()
+        for split in self.splits:
+            if read_manifest(self.folder, split) is None and class_names is not None:
+                write_manifest(self.folder, split, class_names=class_names, source="arrays")
+
+    def _class_names(self) -> tuple[str, ...] | None:
+        """Return the names that the labels of every split stand for: the set's, else those of the training set."""
+        if self.known is not None and self.known.class_names:
+            return self.known.class_names
+        if "train" in self.splits:
+            return open_prepared(self.folder, "train").manifest.class_names
+        return None
+
+    def _named_images(self, split: str) -> NamedImages:
+        """Return the images of a split, each named by its row."""
+        path = images_path(self.folder, split)
+        images = load_array(path)
+        return NamedImages(
+            split=split, images=images, names=(f"{path} row {row}" for row in range(len(images)))
+        )

@@ -1,0 +1,136 @@
+"""Many image files into one array: decoded in threads, resumed where it stopped, checked as it goes."""
+
+import hashlib
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from lrformer.core import ConfigError
+from lrformer.data.cache import (
+    images_path,
+    labels_path,
+    manifest_path,
+    write_atomically,
+)
+from lrformer.data.image_file import read_image
+
+ROWS_AT_A_TIME = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSplit:
+    """The files of one split with their labels, before any is read."""
+
+    files: tuple[Path, ...]
+    labels: tuple[int, ...]
+    class_names: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFormat:
+    """How files become equal arrays: `image_size` (center square) and `channels` (1 or 3); None keeps the file's."""
+
+    image_size: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.image_size < 1:
+            raise ConfigError(f"image_size ({self.image_size}) must be at least 1.")
+
+
+def files_path(folder: Path, split: str) -> Path:
+    """Return where the names of the files of `split` lie, one a line in the order of the rows."""
+    return folder / f"{split}-files.txt"
+
+
+def read_file_names(folder: Path, split: str) -> tuple[str, ...] | None:
+    """Return the names of the files that the rows came from, or None where they were no files."""
+    path = files_path(folder, split)
+    return tuple(path.read_text().splitlines()) if path.is_file() else None
+
+
+def fingerprint(split: FileSplit, image_format: ImageFormat) -> str:
+    """Return a digest of names, sizes, times and labels: it changes when the folder does."""
+    digest = hashlib.sha256(f"{image_format}{split.class_names}".encode())
+    for path, label in zip(split.files, split.labels, strict=True):
+        stat = path.stat()
+        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{label}\n".encode())
+    return digest.hexdigest()
+
+
+def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFormat) -> None:
+    """Write the arrays of a split from its files; after an interruption the rows already decoded are kept.
+
+    The manifest is left to the caller, who may have more to check first.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest_path(folder, name).unlink(missing_ok=True)
+    labels_path(folder, name).unlink(missing_ok=True)
+    first = read_image(
+        split.files[0], image_size=image_format.image_size, channels=image_format.channels
+    )
+    shape = (len(split.files), *first.shape)
+    partial = images_path(folder, name).with_suffix(".npy.partial")
+    progress = folder / f".{name}.progress.json"
+    state = {"fingerprint": fingerprint(split, image_format), "shape": list(shape)}
+    done = _rows_done(partial, progress, state)
+    array = np.lib.format.open_memmap(
+        partial, mode="r+" if done else "w+", dtype=np.uint8, shape=shape
+    )
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(done, len(split.files), ROWS_AT_A_TIME):
+            block = split.files[start : start + ROWS_AT_A_TIME]
+            images = pool.map(
+                lambda path: _read_like(first, split.files[0], path, image_format), block
+            )
+            for row, image in enumerate(images, start):
+                array[row] = image
+            array.flush()
+            text = json.dumps({**state, "rows": start + len(block)})
+            write_atomically(progress, lambda file, text=text: _write(file, text))
+    partial.replace(images_path(folder, name))
+    labels = np.asarray(split.labels, dtype=np.int64)
+    write_atomically(labels_path(folder, name), lambda file: np.save(file, labels))
+    names = "".join(f"{path}\n" for path in split.files)
+    write_atomically(files_path(folder, name), lambda file: _write(file, names))
+    progress.unlink(missing_ok=True)
+
+
+def _rows_done(partial: Path, progress: Path, state: dict[str, object]) -> int:
+    """Return how many rows of an interrupted run can be kept: none if the files have changed since."""
+    if not (partial.is_file() and progress.is_file()):
+        return 0
+    try:
+        before = json.loads(progress.read_text())
+    except json.JSONDecodeError:
+        return 0
+    rows = before.pop("rows", 0)
+    return rows if before == state else 0
+
+
+def _read_like(
+    first: np.ndarray, first_path: Path, path: Path, image_format: ImageFormat
+) -> np.ndarray:
+    """Return an image that has the shape of the first, or raise with both names."""
+    image = read_image(path, image_size=image_format.image_size, channels=image_format.channels)
+    if image.shape[2] != first.shape[2]:
+        raise ConfigError(
+            f"{path}: the image has {image.shape[2]} channels but {first_path} has "
+            f"{first.shape[2]}; pass channels=1 or channels=3 to convert them all."
+        )
+    if image.shape != first.shape:
+        raise ConfigError(
+            f"{path}: the image is {image.shape[1]}x{image.shape[0]} pixels but {first_path} is "
+            f"{first.shape[1]}x{first.shape[0]}; pass image_size to scale them all."
+        )
+    return image
+
+
+def _write(file: BinaryIO, text: str) -> None:
+    file.write(text.encode())

@@ -1,0 +1,85 @@
+"""The layout of a folder of images: `train/ val/ [test/] [ood-*/]`, one directory a class."""
+
+from pathlib import Path
+
+from lrformer.core import ConfigError
+from lrformer.core.registry import did_you_mean
+from lrformer.data.file_split import FileSplit
+from lrformer.data.image_file import is_image_file
+
+LABELED_SPLITS = ("train", "val", "test")
+OOD_PREFIX = "ood-"
+
+
+def has_split_layout(folder: Path) -> bool:
+    """Return whether `folder` has a `train` directory; without one, the folder itself is one split."""
+    return (folder / "train").is_dir()
+
+
+def labeled_splits(folder: Path) -> list[str]:
+    """Return which of train, val and test are there."""
+    return [split for split in LABELED_SPLITS if (folder / split).is_dir()]
+
+
+def ood_splits(folder: Path) -> list[str]:
+    """Return the names of the `ood-*` directories."""
+    return sorted(path.name for path in folder.glob(f"{OOD_PREFIX}*") if path.is_dir())
+
+
+def scan_labeled(folder: Path, split: str) -> FileSplit:
+    """Return the files of train, val or test, labeled by the sorted class directories of `train`."""
+    class_names = tuple(path.name for path in _class_directories(folder / "train"))
+    if len(class_names) < 2:
+        found = f"one class ('{class_names[0]}')" if class_names else "no class directory"
+        raise ConfigError(
+            f"{folder / 'train'} has {found}; a classifier needs two or more, one directory each."
+        )
+    files: list[Path] = []
+    labels: list[int] = []
+    for directory in _class_directories(folder / split):
+        if directory.name not in class_names:
+            raise ConfigError(
+                f"{directory} is a class that {folder / 'train'} does not have."
+                f"{did_you_mean(directory.name, class_names)}"
+            )
+        members = _image_files(directory)
+        if not members:
+            raise ConfigError(f"{directory} has no image in it; add some or remove the directory.")
+        files += members
+        labels += [class_names.index(directory.name)] * len(members)
+    if not files:
+        raise ConfigError(f"{folder / split} has no class directory in it.")
+    return FileSplit(
+        files=tuple(files),
+        labels=tuple(labels),
+        class_names=class_names,
+        source=f"image folder {folder.name}/{split}",
+    )
+
+
+def scan_unlabeled(folder: Path) -> FileSplit:
+    """Return every image below `folder`, whatever directories it lies in, as one class named after the folder.
+
+    This is what an OOD set needs: nothing is right on it, so that its labels say nothing.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a directory.")
+    files = _image_files(folder)
+    if not files:
+        raise ConfigError(f"{folder} has no image in it.")
+    return FileSplit(
+        files=tuple(files),
+        labels=(0,) * len(files),
+        class_names=(folder.name,),
+        source=f"image folder {folder.name}",
+    )
+
+
+def _class_directories(folder: Path) -> list[Path]:
+    """Return the class directories of one split, sorted by name."""
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _image_files(folder: Path) -> list[Path]:
+    """Return the image files below `folder`, sorted by path."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and is_image_file(path))

@@ -1,0 +1,53 @@
+"""One image file as an array; whatever is wrong with it is said with its name."""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from lrformer.core import ConfigError
+
+SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+# A palette is a way to store RGB, and a bit is a way to store gray.
+CHANNELS_OF_MODE = {"1": 1, "L": 1, "P": 3, "RGB": 3, "LA": 2, "RGBA": 4, "PA": 4, "CMYK": 4}
+MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
+
+
+def is_image_file(path: Path) -> bool:
+    """Return whether the name says that this is an image."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def read_image(
+    path: Path, *, image_size: int | None = None, channels: int | None = None
+) -> UInt8[np.ndarray, "height width channel"]:
+    """Return the pixels of an image file, upright.
+
+    Args:
+        image_size: scale the shorter side to this and cut the center square; None keeps the size.
+        channels: 1 or 3 to convert whatever the file holds; None takes gray or RGB as it is and refuses the rest.
+    """
+    from PIL import Image, ImageOps
+
+    if channels is not None and channels not in MODE_OF_CHANNELS:
+        raise ConfigError(f"channels ({channels}) must be 1 (gray) or 3 (RGB).")
+    try:
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file)
+            image.load()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such file.") from error
+    except Exception as error:  # decoders raise whatever they meet in a broken file
+        raise ConfigError(f"{path}: not a readable image ({error}).") from error
+    found = CHANNELS_OF_MODE.get(image.mode)
+    if channels is None:
+        channels = found
+    if channels not in MODE_OF_CHANNELS:
+        raise ConfigError(
+            f"{path}: the image has mode {image.mode}, {found or 'an unknown number of'} channels; "
+            "1 (gray) or 3 (RGB) are expected. Pass channels=3 to convert every image to RGB."
+        )
+    image = image.convert(MODE_OF_CHANNELS[channels])
+    if image_size is not None:
+        image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BICUBIC)
+    return np.asarray(image).reshape(image.height, image.width, channels)

@@ -1,0 +1,114 @@
+"""A folder of image files, prepared into the cache on its first use and again when it has changed."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lrformer.data.arrays import Split
+from lrformer.data.cache import (
+    images_path,
+    is_prepared,
+    load_array,
+    open_prepared,
+    read_manifest,
+    write_manifest,
+)
+from lrformer.data.file_split import (
+    FileSplit,
+    ImageFormat,
+    fingerprint,
+    read_file_names,
+    write_files,
+)
+from lrformer.data.folder_layout import (
+    has_split_layout,
+    labeled_splits,
+    ood_splits,
+    scan_labeled,
+    scan_unlabeled,
+)
+from lrformer.data.overlap import NamedImages, check_no_overlap
+
+ONLY_SPLIT = "test"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolder:
+    """A store for `train/ val/ [test/] [ood-*/]`, or for any directory of images as one unlabeled split, `test`."""
+
+    folder: Path
+    root: Path
+    image_format: ImageFormat
+
+    @property
+    def name(self) -> str:
+        """Return the name of the folder."""
+        return self.folder.name
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Return the directories that are splits; `test` alone where there is no `train`."""
+        if not has_split_layout(self.folder):
+            return (ONLY_SPLIT,)
+        return (*labeled_splits(self.folder), *ood_splits(self.folder))
+
+    @property
+    def cache(self) -> Path:
+        """Return where the arrays of this folder in this format are kept."""
+        place = hashlib.sha256(f"{self.folder}\0{self.image_format}".encode()).hexdigest()[:12]
+        return self.root / f"{self.name}-{place}"
+
+    def open(self, split: str) -> Split:
+        """Return one split; every labeled split is prepared with it, so that an overlap is found now."""
+        if has_split_layout(self.folder):
+            labeled = labeled_splits(self.folder)
+            self._prepare({name: scan_labeled(self.folder, name) for name in labeled})
+            if split not in labeled:
+                self._prepare({split: scan_unlabeled(self.folder / split)})
+            reference = "train"
+        else:
+            self._prepare({split: scan_unlabeled(self.folder)})
+            reference = split
+        prepared = open_prepared(self.cache, split)
+        statistics = read_manifest(self.cache, reference)
+        assert statistics is not None
+        return Split(
+            name=f"{self.name}/{split}",
+            x=prepared.x,
+            y=prepared.y,
+            class_names=prepared.manifest.class_names,
+            mean=statistics.mean,
+            std=statistics.std,
+            files=read_file_names(self.cache, split),
+        )
+
+    def _prepare(self, splits: Mapping[str, FileSplit]) -> None:
+        """Bring the arrays of these splits up to date; no manifest is written while two of them overlap."""
+        marks = {name: fingerprint(split, self.image_format) for name, split in splits.items()}
+        stale = [name for name, mark in marks.items() if self._mark(name) != mark]
+        for name in stale:
+            write_files(self.cache, name, splits[name], self.image_format)
+        if stale:
+            check_no_overlap(self._named_images(name) for name in splits)
+        for name in stale:
+            split = splits[name]
+            write_manifest(
+                self.cache,
+                name,
+                class_names=split.class_names,
+                source=split.source,
+                fingerprint=marks[name],
+            )
+
+    def _named_images(self, split: str) -> NamedImages:
+        """Return the images of a split that was written, each with the name of its file."""
+        images = load_array(images_path(self.cache, split))
+        return NamedImages(
+            split=split, images=images, names=read_file_names(self.cache, split) or ()
+        )
+
+    def _mark(self, split: str) -> str | None:
+        """Return the fingerprint of the files that were prepared, or None if they were not."""
+        manifest = read_manifest(self.cache, split) if is_prepared(self.cache, split) else None
+        return None if manifest is None else manifest.fingerprint

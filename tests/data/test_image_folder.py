@@ -1,0 +1,164 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from lrformer.core import ConfigError
+from lrformer.data import file_split, list_splits, load_dataset, read_image
+
+
+def _pixels(path):
+    return np.asarray(Image.open(path))
+
+
+def test_a_folder_becomes_arrays_that_hold_its_files_in_order(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets", splits=("train", "val", "test"))
+    train = load_dataset(folder, split="train", root=tmp_path / "cache")
+    assert train.class_names == ("cat", "dog")
+    assert train.x.shape == (8, 8, 8, 3)
+    assert train.files is not None
+    for image, label, name in zip(train.x, train.y, train.files, strict=True):
+        np.testing.assert_array_equal(image, _pixels(name))
+        assert f"train/{train.class_names[label]}/" in name
+    val = load_dataset(folder, split="val", root=tmp_path / "cache")
+    assert val.files is not None
+    assert all("/val/" in name for name in val.files)
+    assert (val.mean, val.std) == (train.mean, train.std)
+    np.testing.assert_allclose(train.mean, (np.asarray(train.x) / 255).mean(axis=(0, 1, 2)))
+    assert list_splits(folder) == ["train", "val", "train+val", "test"]
+
+
+def test_without_a_val_directory_validation_is_cut_from_train(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets", splits=("train",), count=10)
+    parts = [load_dataset(folder, split=s, root=tmp_path / "c", val_fraction=0.2) for s in
+             ("train", "val", "train+val")]  # fmt: skip
+    assert [len(part) for part in parts] == [16, 4, 20]
+    files = [set(part.files or ()) for part in parts]
+    assert files[0] | files[1] == files[2]
+    assert not files[0] & files[1]
+
+
+def test_ood_directories_and_plain_directories_are_splits_without_classes(
+    tmp_path, write_folder, write_image
+):
+    folder = write_folder(tmp_path / "pets")
+    for number in range(3):
+        write_image(folder / "ood-cars" / "deep" / f"{number}.png", seed=100 + number)
+    train = load_dataset(folder, root=tmp_path / "c")
+    cars = load_dataset(folder, split="ood-cars", root=tmp_path / "c")
+    assert (len(cars), cars.class_names) == (3, ("ood-cars",))
+    assert cars.mean == train.mean
+    plain = load_dataset(folder / "ood-cars", split="test", root=tmp_path / "c")
+    np.testing.assert_array_equal(plain.x, cars.x)
+    with pytest.raises(ConfigError, match="no training set"):
+        load_dataset(folder / "ood-cars", split="train", root=tmp_path / "c")
+    with pytest.raises(ConfigError, match="Did you mean 'ood-cars'"):
+        load_dataset(folder, split="ood-car", root=tmp_path / "c")
+
+
+def test_images_of_different_sizes_need_image_size(tmp_path, write_folder, write_image):
+    folder = write_folder(tmp_path / "pets")
+    odd = write_image(folder / "train" / "cat" / "9.png", seed=99, side=12)
+    with pytest.raises(ConfigError, match=rf"{odd}: the image is 12x12 pixels .*image_size"):
+        load_dataset(folder, root=tmp_path / "c")
+    train = load_dataset(folder, root=tmp_path / "c", image_size=6)
+    assert train.x.shape == (9, 6, 6, 3)
+
+
+def test_wide_images_lose_their_sides_and_not_their_shape(tmp_path):
+    pixels = np.zeros((10, 30, 3), np.uint8)
+    pixels[:, 10:20] = 200
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    middle = read_image(tmp_path / "wide.png", image_size=10)
+    np.testing.assert_array_equal(middle, np.full((10, 10, 3), 200))
+
+
+def test_a_corrupt_image_is_named(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets")
+    bad = folder / "train" / "dog" / "2.png"
+    bad.write_bytes(bad.read_bytes()[:60])
+    with pytest.raises(ConfigError, match=f"{bad}: not a readable image"):
+        load_dataset(folder, root=tmp_path / "c")
+
+
+def test_a_wrong_number_of_channels_is_named_and_can_be_converted(
+    tmp_path, write_folder, write_image
+):
+    folder = write_folder(tmp_path / "pets")
+    gray = write_image(folder / "train" / "dog" / "gray.png", seed=50, mode="L")
+    with pytest.raises(ConfigError, match=f"{gray}: the image has 1 channels"):
+        load_dataset(folder, root=tmp_path / "c")
+    assert load_dataset(folder, root=tmp_path / "c", channels=3).x.shape == (9, 8, 8, 3)
+    assert load_dataset(folder, root=tmp_path / "c", channels=1).x.shape == (9, 8, 8, 1)
+    alpha = write_image(tmp_path / "alpha.png", seed=1, mode="RGBA")
+    with pytest.raises(ConfigError, match=f"{alpha}: the image has mode RGBA, 4 channels"):
+        read_image(alpha)
+
+
+def test_an_empty_class_one_class_and_a_strange_class_are_named(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets")
+    (folder / "train" / "bird").mkdir()
+    with pytest.raises(ConfigError, match=f"{folder / 'train' / 'bird'} has no image"):
+        load_dataset(folder, root=tmp_path / "c")
+    (folder / "train" / "bird").rmdir()
+    (folder / "val" / "dog").rename(folder / "val" / "dogs")
+    with pytest.raises(ConfigError, match=r"val/dogs is a class that .* Did you mean 'dog'"):
+        load_dataset(folder, root=tmp_path / "c")
+    lonely = write_folder(tmp_path / "lonely", classes=("cat",))
+    with pytest.raises(ConfigError, match=r"lonely/train has one class \('cat'\)"):
+        load_dataset(lonely, root=tmp_path / "c")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="empty has no image"):
+        load_dataset(tmp_path / "empty", split="test", root=tmp_path / "c")
+
+
+def test_the_same_image_in_two_splits_is_named_every_time(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets", splits=("train", "val", "test"))
+    copy = folder / "test" / "dog" / "copy.png"
+    copy.write_bytes((folder / "train" / "cat" / "1.png").read_bytes())
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match=rf"{copy} \(test\) is the same image as .*cat/1\.png"
+        ):
+            load_dataset(folder, root=tmp_path / "c")
+    copy.unlink()
+    assert len(load_dataset(folder, root=tmp_path / "c")) == 8
+    late = folder / "val" / "cat" / "late.png"
+    late.write_bytes((folder / "train" / "dog" / "0.png").read_bytes())
+    with pytest.raises(ConfigError, match=rf"{late} \(val\) is the same image as .*dog/0\.png"):
+        load_dataset(folder, root=tmp_path / "c")
+
+
+def test_a_folder_that_changed_is_prepared_again_and_one_that_did_not_is_not(
+    tmp_path, write_folder, write_image, monkeypatch
+):
+    folder = write_folder(tmp_path / "pets")
+    load_dataset(folder, root=tmp_path / "c")
+    with monkeypatch.context() as patch:
+        patch.setattr(file_split, "read_image", None)
+        assert len(load_dataset(folder, root=tmp_path / "c")) == 8
+    write_image(folder / "train" / "cat" / "new.png", seed=77)
+    assert len(load_dataset(folder, root=tmp_path / "c")) == 9
+
+
+def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, write_folder, monkeypatch):
+    folder = write_folder(tmp_path / "pets", splits=("train", "val"), count=10)
+    monkeypatch.setattr(file_split, "ROWS_AT_A_TIME", 4)
+    read, stopped = [], []
+
+    def interrupted(path, **options):
+        if len(stopped) < 1 and path.parts[-3:] == ("train", "cat", "9.png"):
+            stopped.append(path)
+            raise KeyboardInterrupt
+        read.append(path)
+        return read_image(path, **options)
+
+    monkeypatch.setattr(file_split, "read_image", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(folder, root=tmp_path / "c")
+    read.clear()
+    train = load_dataset(folder, root=tmp_path / "c")
+    again = {p.name for p in read if p.parts[-3:-1] == ("train", "cat")}
+    # The first file is read for its shape; the blocks of four that were finished are not read again.
+    assert again == {"0.png", "8.png", "9.png"}
+    for image, name in zip(train.x, train.files or (), strict=True):
+        np.testing.assert_array_equal(image, _pixels(name))
