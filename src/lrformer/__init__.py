@@ -9,19 +9,46 @@ from typing import TYPE_CHECKING, Any
 from lrformer._version import __version__
 
 if TYPE_CHECKING:
-    from lrformer.models import create_model as create_model
-    from lrformer.models import list_models as list_models
-
-_HOMES = {
-    "create_model": "lrformer.models",
-    "list_models": "lrformer.models",
-}
+    from lrformer.evaluation.bounds import bounds
+    from lrformer.heads import SCORES, Predictive
+    from lrformer.interop import conversion_report, convert, save
+    from lrformer.methods import create_method, list_methods
+    from lrformer.models import create_model, list_models
+    from lrformer.reports import plot_uncertainty
+    from lrformer.training import fit_posterior, load
 
 __all__ = [
+    "SCORES",
+    "Predictive",
     "__version__",
+    "bounds",
+    "conversion_report",
+    "convert",
+    "create_method",
     "create_model",
+    "fit_posterior",
+    "list_methods",
     "list_models",
+    "load",
+    "plot_uncertainty",
+    "save",
 ]
+
+_HOMES = {
+    "SCORES": "lrformer.heads",
+    "Predictive": "lrformer.heads",
+    "bounds": "lrformer.evaluation.bounds",
+    "conversion_report": "lrformer.interop",
+    "convert": "lrformer.interop",
+    "create_method": "lrformer.methods",
+    "create_model": "lrformer.models",
+    "fit_posterior": "lrformer.training",
+    "list_methods": "lrformer.methods",
+    "list_models": "lrformer.models",
+    "load": "lrformer.training",
+    "plot_uncertainty": "lrformer.reports",
+    "save": "lrformer.interop",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -60,6 +60,7 @@ def test_auto_takes_the_flash_kernel_and_never_holds_a_matrix_of_weights(
     assert seen.num_elements >= num_tokens * num_tokens
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", list(ATTENTIONS))
 def test_every_attention_is_one_graph(name):
     layer = ATTENTIONS[name]().build(16, 2)
@@ -99,6 +100,7 @@ def test_compiled_lrsa_equals_eager(num_tokens, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.compiled
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("backend", ["sdpa", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

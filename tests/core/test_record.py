@@ -21,11 +21,12 @@ class Whole:
     part: Left | Right = field(default_factory=Left)
     parts: tuple[Left, ...] = ()
     rate: float | None = None
+    shape: tuple[int, ...] | None = None
     name: str
 
 
 def test_a_config_survives_json():
-    whole = Whole(part=Right(sizes=(3, 4)), parts=(Left(size=5),), rate=0.5, name="x")
+    whole = Whole(part=Right(sizes=(3, 4)), parts=(Left(size=5),), rate=0.5, shape=(3, 8), name="x")
     assert from_record(Whole, json.loads(json.dumps(to_record(whole)))) == whole
 
 

@@ -71,6 +71,7 @@ def test_the_plain_preset_equals_timms_vision_transformer_with_the_same_weights(
     assert_close(ours.forward_features(x), theirs.forward_features(x), 1e-5)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", VIT_PRESETS)
 def test_a_preset_is_one_graph_exports_and_gives_each_sample_its_own_output(name):
     model = small(name)

@@ -54,6 +54,9 @@ def _restore(hint: Any, item: Any) -> Any:
         for option in options:
             if isinstance(option, type) and option.__name__ == kind:
                 return from_record(option, item)
+        if isinstance(item, list):
+            tuples = [o for o in typing.get_args(hint) if typing.get_origin(o) is tuple]
+            return _restore(tuples[0], item) if tuples else item
         if kind is not None:
             names = [option.__name__ for option in options if isinstance(option, type)]
             raise ConfigError(f"a record of kind '{kind}' is none of {', '.join(names)}.")

@@ -2,11 +2,12 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from lrformer.core.errors import ConfigError
 
 T = TypeVar("T")
+Entry = TypeVar("Entry")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -22,13 +23,14 @@ class Registry(Generic[T]):
         self.kind = kind
         self._entries: dict[str, T] = {}
 
-    def register(self, name: str) -> Callable[[T], T]:
+    def register(self, name: str) -> Callable[[Entry], Entry]:
         """Return a decorator that files what it decorates under `name`."""
 
-        def file_under_name(entry: T) -> T:
+        # `Entry` is some `T`: a type of its own, so that a decorated class stays itself.
+        def file_under_name(entry: Entry) -> Entry:
             if name in self._entries:
                 raise ConfigError(f"{self.kind} '{name}' is registered twice; choose another name.")
-            self._entries[name] = entry
+            self._entries[name] = cast("T", entry)
             return entry
 
         return file_under_name

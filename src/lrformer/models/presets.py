@@ -1,7 +1,7 @@
 """Models by name: the paper's sizes, their 32-pixel versions, and small ones for small data."""
 
 import dataclasses
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -10,8 +10,10 @@ from lrformer.core import ConfigError, Registry
 from lrformer.core.registry import did_you_mean
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens
 from lrformer.models.vit import ViTConfig
+from lrformer.models.wide_resnet import WideResNetConfig
 
 
+@runtime_checkable
 class ModelConfig(Protocol):
     """A frozen dataclass that builds its model."""
 
@@ -67,6 +69,7 @@ PRESETS.register("lrformer_two_moons")(
         global_pool="avg",
     )
 )
+PRESETS.register("wide_resnet28_10")(WideResNetConfig())
 
 
 def list_models() -> list[str]:
