@@ -1,0 +1,180 @@
+"""The Laplace posterior of a model that is linear in its features: a precision matrix and its inverse."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, distributed, nn
+
+from lrformer.core import ConfigError, NotFittedError
+from lrformer.heads.full_precision import without_autocast
+
+Likelihood = Literal["gaussian", "softmax"]
+
+
+class LaplacePosterior(nn.Module):
+    """Covariance `ridge (ridge I + P)^-1` of the weights over `num_features` features.
+
+    `P` is the sum over the training data of `phi^T phi` (`"gaussian"`: one covariance for all
+    classes) or of `p_c (1 - p_c) phi^T phi` (`"softmax"`: one for each class). With `momentum` it is
+    the moving average of the batch means instead, as in SNGP's reference, and then stands for one
+    example: prefer the sum unless an epoch is too long.
+
+    The sum is kept in float64: with 50,000 examples rounding in float32 exceeds the ridge. In
+    distributed training each process adds up its own examples and `refresh` sums over all processes.
+    Until `refresh` has been called after the last change, nothing can be predicted.
+    """
+
+    precision: Tensor
+    root: Tensor
+    fitted: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        num_classes: int,
+        *,
+        ridge: float = 1.0,
+        momentum: float | None = None,
+        likelihood: Likelihood = "gaussian",
+    ) -> None:
+        super().__init__()
+        if not ridge > 0:
+            raise ConfigError(
+                f"ridge ({ridge}) must be positive; the precision must be invertible."
+            )
+        if momentum is not None and not 0 < momentum < 1:
+            raise ConfigError(
+                f"momentum ({momentum}) must lie between 0 and 1; None sums over the data exactly."
+            )
+        if likelihood not in ("gaussian", "softmax"):
+            raise ConfigError(f"likelihood ('{likelihood}') must be 'gaussian' or 'softmax'.")
+        self.num_features = num_features
+        self.num_classes = num_classes
+        self.ridge = ridge
+        self.momentum = momentum
+        self.likelihood: Likelihood = likelihood
+        num_matrices = 1 if likelihood == "gaussian" else num_classes
+        shape = (num_matrices, num_features, num_features)
+        self.register_buffer("precision", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("root", torch.zeros(shape))
+        self.register_buffer("fitted", torch.tensor(0, dtype=torch.uint8))
+        # A mirror of `fitted`: reading the buffer at every prediction would wait for the GPU.
+        self._is_fitted = False
+        # Not a buffer: DistributedDataParallel overwrites buffers with those of process 0.
+        self._own_sum: Tensor | None = None
+        self.register_load_state_dict_post_hook(_read_loaded_state)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the covariance belongs to the present precision."""
+        return self._is_fitted
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Forget the data; called at the start of every epoch."""
+        self.precision.zero_()
+        self._own_sum = None
+        self.mark_stale()
+
+    @torch.no_grad()
+    def mark_stale(self) -> None:
+        """Declare that the weights or the precision have changed since the last `refresh`."""
+        if self._is_fitted:
+            self.fitted.zero_()
+        self._is_fitted = False
+
+    @torch.no_grad()
+    def update(self, phi: Float[Tensor, "b f"], logits: Float[Tensor, "b c"] | None = None) -> None:
+        """Add a batch; `logits` are needed by the softmax likelihood only. Keeps no graph."""
+        self.mark_stale()
+        with without_autocast(phi):
+            batch = self._batch_precision(phi.detach().double(), logits)
+            if self.momentum is not None:
+                count = batch.new_full((), phi.shape[0])
+                if _num_processes() > 1:
+                    distributed.all_reduce(batch)
+                    distributed.all_reduce(count)
+                self.precision.lerp_(batch / count, 1 - self.momentum)
+            elif _num_processes() > 1:
+                self._own_sum = batch if self._own_sum is None else self._own_sum.add_(batch)
+            else:
+                self.precision.add_(batch)
+
+    def _batch_precision(self, phi: Tensor, logits: Tensor | None) -> Tensor:
+        if self.likelihood == "gaussian":
+            return (phi.mT @ phi).unsqueeze(0)
+        if logits is None:
+            raise ConfigError("likelihood='softmax' needs the logits of the batch; pass logits.")
+        probs = logits.detach().double().softmax(-1)
+        weights = (probs * (1 - probs)).mT
+        return torch.stack([(phi * weight.unsqueeze(-1)).mT @ phi for weight in weights])
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Invert the precision, summed over all processes; call before every evaluation.
+
+        Raises:
+            NotFittedError: when no data has been added.
+        """
+        if _num_processes() > 1 and self.momentum is None:
+            own = torch.zeros_like(self.precision) if self._own_sum is None else self._own_sum
+            distributed.all_reduce(own)
+            self.precision.add_(own)
+            self._own_sum = None
+        if not self.precision.diagonal(dim1=-2, dim2=-1).sum() > 0:
+            raise NotFittedError(
+                "the precision has seen no data; run a training epoch, or fit_posterior(loader)."
+            )
+        identity = torch.eye(self.num_features, dtype=torch.float64, device=self.precision.device)
+        cholesky = torch.linalg.cholesky(self.precision + self.ridge * identity)
+        inverse = torch.linalg.solve_triangular(cholesky, identity, upper=False)
+        self.root.copy_(inverse * math.sqrt(self.ridge))
+        self.fitted.fill_(1)
+        self._is_fitted = True
+
+    def whiten(self, phi: Float[Tensor, "b f"]) -> Float[Tensor, "k b f"]:
+        """Return `z` with `|z|^2` the variance of the logits; k is 1 or the number of classes.
+
+        Raises:
+            NotFittedError: when the covariance was never computed or is stale.
+        """
+        if not self._is_fitted:
+            raise NotFittedError(
+                "the posterior is not fitted, or older than the weights: call refresh() after an "
+                "epoch of training, or fit_posterior(model, loader)."
+            )
+        with without_autocast(phi):
+            return phi @ self.root.to(phi.dtype).mT
+
+    @property
+    def effective_rank(self) -> float:
+        """Return `tr(P (P + ridge I)^-1)`: how many features the data has determined."""
+        self.whiten(self.root.new_zeros(1, self.num_features))
+        left = self.root.double().square().sum((-2, -1)).mean()
+        return self.num_features - float(left)
+
+    def _apply(self, fn, recurse=True):
+        # `.half()` and `.bfloat16()` on the model must not round the posterior away.
+        kept = {name: getattr(self, name) for name in ("precision", "root")}
+        super()._apply(fn, recurse)
+        for name, before in kept.items():
+            after = getattr(self, name)
+            if torch.finfo(after.dtype).bits < torch.finfo(before.dtype).bits:
+                setattr(self, name, before.to(after.device))
+        if self._own_sum is not None:
+            self._own_sum = self._own_sum.to(self.precision.device)
+        return self
+
+
+def _read_loaded_state(posterior: nn.Module, _: object) -> None:
+    """Bring what is not a buffer in line with the buffers that were loaded."""
+    assert isinstance(posterior, LaplacePosterior)
+    posterior._own_sum = None
+    posterior._is_fitted = bool(posterior.fitted)
+
+
+def _num_processes() -> int:
+    ready = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if ready else 1

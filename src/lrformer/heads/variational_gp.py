@@ -1,0 +1,165 @@
+"""The head of DUE: a sparse variational Gaussian process with one RBF kernel per class (gpytorch)."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lrformer.core import ConfigError, NotFittedError, require_extra
+from lrformer.heads.full_precision import at_least_float32, without_autocast
+from lrformer.heads.predictive import Predictive
+
+
+class VariationalGPHead(nn.Module):
+    """Logits that are independent sparse Gaussian processes on the features, softmax on top.
+
+    `initialize` sets the inducing points and the length-scale from training features; until then
+    the head refuses to run. `elbo_loss` is the negative evidence lower bound per example.
+
+    Departs: the expected likelihood is estimated here and not by gpytorch's `SoftmaxLikelihood`,
+    which transposes its samples when the batch is as large as the number of classes.
+    """
+
+    num_data: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        num_inducing: int | None = None,
+        num_train_samples: int = 10,
+        num_samples: int = 32,
+    ) -> None:
+        super().__init__()
+        num_inducing = num_classes if num_inducing is None else num_inducing
+        if num_inducing < 1 or num_samples < 1 or num_train_samples < 1:
+            raise ConfigError(
+                f"num_inducing ({num_inducing}), num_samples ({num_samples}) and "
+                f"num_train_samples ({num_train_samples}) must be at least 1."
+            )
+        self.num_inducing = num_inducing
+        self.num_train_samples = num_train_samples
+        self.num_samples = num_samples
+        self.gp: Any = _build_gp(torch.zeros(num_inducing, in_features), num_classes)
+        self.register_buffer("num_data", torch.tensor(0, dtype=torch.int64))
+        self._num_data = 0
+        self.register_load_state_dict_post_hook(_read_loaded_state)
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether the inducing points have been set."""
+        return self._num_data > 0
+
+    @torch.no_grad()
+    def initialize(
+        self, inducing_points: Float[Tensor, "m e"], length_scale: float, num_data: int
+    ) -> None:
+        """Set the inducing points, the length-scale of every kernel, and the size of the training set."""
+        strategy = self.gp.variational_strategy.base_variational_strategy
+        if inducing_points.shape != strategy.inducing_points.shape:
+            raise ConfigError(
+                f"inducing_points has shape {tuple(inducing_points.shape)}; this head needs "
+                f"{tuple(strategy.inducing_points.shape)}."
+            )
+        if not length_scale > 0 or num_data < 1:
+            raise ConfigError(
+                f"length_scale ({length_scale}) and num_data ({num_data}) must be positive."
+            )
+        strategy.inducing_points.copy_(inducing_points)
+        kernel = self.gp.covar_module.base_kernel
+        kernel.lengthscale = torch.full_like(kernel.lengthscale, length_scale)
+        self.num_data.fill_(num_data)
+        self._num_data = num_data
+
+    def marginals(
+        self, features: Float[Tensor, "b e"]
+    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b c"]]:
+        """Return the mean and the variance of every logit under the variational posterior."""
+        if not self.is_initialized:
+            raise NotFittedError(
+                "the inducing points are not set; call initialize(...), or prepare(loader) on the "
+                "method, before training."
+            )
+        memoize = require_extra("gpytorch.utils.memoize", extra="due")
+        # gpytorch remembers a factor in evaluation mode and does not see that weights have changed.
+        for strategy in (
+            self.gp.variational_strategy,
+            self.gp.variational_strategy.base_variational_strategy,
+        ):
+            memoize.clear_cache_hook(strategy)
+        with without_autocast(features):
+            output = self.gp(at_least_float32(features))
+            return output.mean, output.variance
+
+    def forward(self, features: Float[Tensor, "b e"]) -> Float[Tensor, "b c"]:
+        """Return the mean of the logits."""
+        return self.marginals(features)[0]
+
+    def elbo_loss(
+        self,
+        features: Float[Tensor, "b e"],
+        targets: Int[Tensor, " b"] | Float[Tensor, "b c"],
+    ) -> Float[Tensor, ""]:
+        """Return the expected cross-entropy plus the divergence from the prior over `num_data`."""
+        mean, variance = self.marginals(features)
+        with without_autocast(features):
+            noise = torch.randn(
+                self.num_train_samples, *mean.shape, dtype=mean.dtype, device=mean.device
+            )
+            logits = mean + variance.sqrt() * noise
+            expanded = targets.expand(self.num_train_samples, *targets.shape).flatten(0, 1)
+            expected = nn.functional.cross_entropy(logits.flatten(0, 1), expanded)
+            divergence = self.gp.variational_strategy.kl_divergence().sum()
+            return expected + divergence / self._num_data
+
+    def predict(
+        self, features: Float[Tensor, "b e"], generator: torch.Generator | None = None
+    ) -> Predictive:
+        """Return the prediction with samples from the marginals.
+
+        The noise is shared by the batch, so that a seeded prediction does not depend on the other
+        inputs; each input's marginal distribution is the same as with noise of its own.
+        """
+        mean, variance = self.marginals(features)
+        device = generator.device if generator is not None else mean.device
+        shape = (self.num_samples, 1, mean.shape[-1])
+        noise = torch.randn(shape, generator=generator, device=device).to(mean)
+        return Predictive(logits=mean, variance=variance, samples=mean + variance.sqrt() * noise)
+
+
+def _read_loaded_state(head: nn.Module, _: object) -> None:
+    assert isinstance(head, VariationalGPHead)
+    head._num_data = int(head.num_data)
+
+
+def _build_gp(inducing_points: Tensor, num_classes: int) -> nn.Module:
+    """Return DUE's Gaussian process: constant mean, scaled RBF and Cholesky posterior for each class."""
+    gpytorch = require_extra("gpytorch", extra="due")
+    shape = torch.Size([num_classes])
+
+    class IndependentGP(gpytorch.models.ApproximateGP):
+        def __init__(self) -> None:
+            posterior = gpytorch.variational.CholeskyVariationalDistribution(
+                inducing_points.shape[0], batch_shape=shape
+            )
+            strategy = gpytorch.variational.VariationalStrategy(
+                self, inducing_points, posterior, learn_inducing_locations=True
+            )
+            super().__init__(
+                gpytorch.variational.IndependentMultitaskVariationalStrategy(
+                    strategy, num_tasks=num_classes
+                )
+            )
+            self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
+            self.covar_module = gpytorch.kernels.ScaleKernel(
+                gpytorch.kernels.RBFKernel(batch_shape=shape), batch_shape=shape
+            )
+
+        def forward(self, features: Tensor) -> Any:
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(features), self.covar_module(features)
+            )
+
+    return IndependentGP()

@@ -1,0 +1,108 @@
+import pytest
+import torch
+
+from lrformer.core import ConfigError, NotFittedError
+from lrformer.heads import VariationalGPHead
+from tests.tolerance import assert_close
+
+gpytorch = pytest.importorskip("gpytorch")
+
+
+def head(num_classes: int = 3, **settings) -> VariationalGPHead:
+    gp = VariationalGPHead(2, num_classes, num_inducing=4, **settings).double()
+    points = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gp.initialize(points, length_scale=1.3, num_data=50)
+    # gpytorch sets the variational parameters at the first call in training mode.
+    gp.train()(points)
+    strategy = gp.gp.variational_strategy.base_variational_strategy
+    distribution = strategy._variational_distribution
+    with torch.no_grad():
+        distribution.variational_mean.normal_()
+        distribution.chol_variational_covar.add_(
+            0.1 * torch.randn_like(distribution.chol_variational_covar)
+        )
+    return gp
+
+
+def test_the_marginals_equal_the_whitened_closed_form() -> None:
+    gp = head().eval()
+    x = torch.randn(7, 2, dtype=torch.float64)
+    mean, variance = gp.marginals(x)
+    strategy = gp.gp.variational_strategy.base_variational_strategy
+    points, jitter = strategy.inducing_points, strategy.jitter_val
+    scale, length = gp.gp.covar_module.outputscale, gp.gp.covar_module.base_kernel.lengthscale
+    distribution = strategy._variational_distribution
+    for c in range(3):
+
+        def kernel(a, b, c=c):
+            return scale[c] * torch.exp(-torch.cdist(a, b).square() / (2 * length[c] ** 2))
+
+        chol = torch.linalg.cholesky(
+            kernel(points, points) + jitter * torch.eye(4, dtype=torch.float64)
+        )
+        interp = torch.linalg.solve_triangular(chol, kernel(points, x), upper=False)
+        root = distribution.chol_variational_covar[c].tril()
+        middle = root @ root.T - torch.eye(4, dtype=torch.float64)
+        constant = gp.gp.mean_module.constant[c]
+        expected_mean = constant + interp.T @ distribution.variational_mean[c]
+        expected = scale[c] + jitter + (interp * (middle @ interp)).sum(0)
+        assert_close(mean[:, c], expected_mean, 1e-6)
+        assert_close(variance[:, c], expected, 1e-6)
+
+
+@pytest.mark.parametrize("batch", [7, 30])
+def test_the_loss_equals_gpytorchs_negative_lower_bound(batch: int) -> None:
+    gp = head(num_train_samples=10).train()
+    x = torch.randn(batch, 2, dtype=torch.float64)
+    y = torch.randint(3, (batch,))
+    likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=3, mixing_weights=False)
+    bound = gpytorch.mlls.VariationalELBO(likelihood, gp.gp, num_data=50)
+    torch.manual_seed(1)
+    with gpytorch.settings.num_likelihood_samples(10):
+        expected = -bound(gp.gp(x), y)
+    torch.manual_seed(1)
+    assert_close(gp.elbo_loss(x, y), expected, 1e-6)
+
+
+def test_a_batch_as_large_as_the_number_of_classes_is_not_transposed() -> None:
+    gp = head(num_train_samples=4000).train()
+    x = torch.randn(6, 2, dtype=torch.float64)
+    y = torch.tensor([0, 1, 2, 0, 1, 2])
+    whole = gp.elbo_loss(x, y)
+    halves = (gp.elbo_loss(x[:3], y[:3]) + gp.elbo_loss(x[3:], y[3:])) / 2
+    assert halves.item() == pytest.approx(whole.item(), rel=0.05)
+
+
+def test_samples_follow_the_marginals_and_the_generator() -> None:
+    gp = head(num_samples=20_000).eval()
+    x = torch.randn(3, 2, dtype=torch.float64)
+    mean, variance = gp.marginals(x)
+    predictive = gp.predict(x, torch.Generator().manual_seed(0))
+    again = gp.predict(x, torch.Generator().manual_seed(0))
+    assert predictive.samples is not None
+    assert again.samples is not None
+    assert torch.equal(predictive.samples, again.samples)
+    assert (predictive.samples.mean(0) - mean).abs().max() < 0.05
+    assert (predictive.samples.var(0) / variance - 1).abs().max() < 0.05
+
+
+def test_weights_that_change_in_evaluation_mode_are_seen() -> None:
+    first, second = head().eval(), head().eval()
+    x = torch.randn(3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        second.gp.variational_strategy.base_variational_strategy.inducing_points.mul_(2.0)
+        before, expected = first(x), second(x)
+        for old, new in zip(first.parameters(), second.parameters(), strict=True):
+            old.copy_(new)  # as swapping in averaged weights does
+        assert torch.equal(first(x), expected)
+    assert (before - expected).abs().max() > 1e-3
+
+
+def test_an_uninitialized_head_raises_and_wrong_points_are_named() -> None:
+    gp = VariationalGPHead(2, 3)
+    with pytest.raises(NotFittedError, match="inducing points are not set"):
+        gp(torch.randn(4, 2))
+    with pytest.raises(ConfigError, match=r"inducing_points has shape \(5, 2\)"):
+        gp.initialize(torch.randn(5, 2), 1.0, 10)
+    with pytest.raises(ConfigError, match=r"length_scale \(0.0\)"):
+        gp.initialize(torch.randn(3, 2), 0.0, 10)
