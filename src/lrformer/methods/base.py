@@ -1,0 +1,199 @@
+"""What a training loop and an evaluation need to know about a method, and nothing else."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from lrformer.core import ConfigError, UnsupportedModelError
+from lrformer.heads import LinearHead, Predictive
+
+BackboneFactory = Callable[[], nn.Module]
+Loader = Iterable[Any]
+
+
+class Method(nn.Module, ABC):
+    """One system of the paper's tables: a model, its loss, its posterior and its prediction.
+
+    A training loop calls, in this order::
+
+        method.prepare(loader)                        # once, before training
+        for stage in range(method.num_stages):        # 1, except for an ensemble
+            method.start_stage(stage)
+            optimizer = ...(method.stage_parameters())
+            for epoch in ...:
+                method.train()
+                method.on_epoch_start()
+                for x, y in loader:
+                    method.loss(x, y).backward(); optimizer.step()
+                    method.after_step(x, y)
+                method.refresh_posterior()            # before an evaluation between epochs
+            method.finish_stage()
+        method.fit_posterior(loader)                  # once, after training
+        method.predict(x)
+
+    Every hook does nothing where a method does not need it. `criterion` is the loss on logits, for
+    methods that have no loss of their own; replace it to train with another.
+    """
+
+    config_class: ClassVar[type]
+    default_score: ClassVar[str] = "entropy"
+
+    def __init__(self, backbone: BackboneFactory, num_classes: int, config: Any) -> None:
+        super().__init__()
+        del backbone  # a subclass calls it, once or for every member
+        self.num_classes = num_classes
+        self.config = config
+        self.criterion: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
+
+    @abstractmethod
+    def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        """Return the logits, without posterior."""
+
+    @abstractmethod
+    def predict(
+        self, x: Shaped[Tensor, "b ..."], generator: torch.Generator | None = None
+    ) -> Predictive:
+        """Return the prediction with its uncertainty; never keeps a graph, always in evaluation mode."""
+
+    def loss(self, x: Shaped[Tensor, "b ..."], y: Shaped[Tensor, "b ..."]) -> Float[Tensor, ""]:
+        """Return the training loss of a batch; `y` holds class indices or rows of probabilities."""
+        return self.criterion(self(x), y)
+
+    def prepare(self, loader: Loader) -> None:
+        """Set what depends on the training data before the first step."""
+
+    def on_epoch_start(self) -> None:
+        """Forget what belongs to one epoch."""
+
+    def after_step(self, x: Shaped[Tensor, "b ..."], y: Shaped[Tensor, "b ..."]) -> None:
+        """Update what is not learned by gradients, after the optimizer's step on the same batch."""
+
+    @property
+    def needs_posterior(self) -> bool:
+        """Whether `predict` would refuse until the posterior is fitted or refreshed."""
+        return False
+
+    def refresh_posterior(self) -> None:
+        """Bring the posterior up to date from what training has accumulated in this epoch."""
+
+    def fit_posterior(self, loader: Loader) -> "Method":
+        """Return self, with the posterior fitted exactly to the data of `loader` with frozen weights."""
+        del loader
+        return self
+
+    @property
+    def num_stages(self) -> int:
+        """How many times the training loop runs from start to end."""
+        return 1
+
+    @property
+    def stage(self) -> int:
+        """The first stage that is not finished."""
+        return 0
+
+    def start_stage(self, index: int) -> None:
+        """Get ready to train stage `index`."""
+        if not 0 <= index < self.num_stages:
+            raise ConfigError(f"stage ({index}) must be at least 0 and below {self.num_stages}.")
+
+    def finish_stage(self) -> None:
+        """Record that the present stage is trained."""
+
+    def stage_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that the present stage trains."""
+        return (parameter for parameter in self.parameters() if parameter.requires_grad)
+
+
+class BackboneMethod(Method):
+    """A method that is one backbone and one head."""
+
+    head: Any  # a module of lrformer.heads
+
+    def __init__(self, backbone: BackboneFactory, num_classes: int, config: Any) -> None:
+        super().__init__(backbone, num_classes, config)
+        self.backbone = backbone()
+        self.num_features = feature_width(self.backbone)
+
+    def features(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b e"]:
+        """Return what the head sees."""
+        return self.backbone(x)
+
+    def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        """Return the logits, without posterior."""
+        return self.head(self.features(x))
+
+    @torch.no_grad()
+    def predict(
+        self, x: Shaped[Tensor, "b ..."], generator: torch.Generator | None = None
+    ) -> Predictive:
+        """Return the head's prediction on the features of `x`."""
+        with evaluating(self):
+            return self.head.predict(self.features(x), generator)
+
+
+class SoftmaxMethod(BackboneMethod):
+    """A backbone with a linear head, trained by `criterion`."""
+
+    def __init__(self, backbone: BackboneFactory, num_classes: int, config: Any) -> None:
+        super().__init__(backbone, num_classes, config)
+        self.head = LinearHead(self.num_features, num_classes)
+
+
+def feature_width(backbone: nn.Module) -> int:
+    """Return the width of the features that `backbone` gives.
+
+    Raises:
+        UnsupportedModelError: when it does not state one, or still has a classifier.
+    """
+    # timm's models with a wide last layer give head_hidden_size features, not num_features.
+    width = getattr(backbone, "head_hidden_size", None) or getattr(backbone, "num_features", None)
+    if not isinstance(width, int):
+        raise UnsupportedModelError(
+            f"{type(backbone).__name__} does not state num_features; a backbone maps inputs to "
+            "(b, num_features) and says so."
+        )
+    if getattr(backbone, "num_classes", 0):
+        raise UnsupportedModelError(
+            f"{type(backbone).__name__} has a classifier for {backbone.num_classes} classes; "
+            "create the backbone with num_classes=0."
+        )
+    return width
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Run the block with `module` in evaluation mode, and put it back."""
+    if not module.training:
+        yield
+        return
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train()
+
+
+def inputs(loader: Loader, device: torch.device) -> Iterator[Tensor]:
+    """Yield the inputs of every batch on `device`; a batch is a tensor or starts with one."""
+    for batch in loader:
+        x = batch if isinstance(batch, Tensor) else batch[0]
+        yield x.to(device, non_blocking=True)
+
+
+@torch.no_grad()
+def collect_features(method: BackboneMethod, loader: Loader, *, limit: int) -> Float[Tensor, "b e"]:
+    """Return the features of about `limit` training inputs, in the mode the method is in."""
+    device = next(method.parameters()).device
+    parts: list[Tensor] = []
+    for x in inputs(loader, device):
+        parts.append(method.features(x).float())
+        if sum(part.shape[0] for part in parts) >= limit:
+            break
+    if not parts:
+        raise ConfigError("loader is empty; it must give at least one batch.")
+    return torch.cat(parts)[:limit]

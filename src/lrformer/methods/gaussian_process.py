@@ -1,0 +1,95 @@
+"""What every method with a random-feature Gaussian-process head does besides its backbone."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lrformer.core import make_generator
+from lrformer.heads import (
+    DistanceReport,
+    RandomFeatureGP,
+    RandomFeatureGPConfig,
+    distance_report,
+)
+from lrformer.methods.base import (
+    BackboneFactory,
+    BackboneMethod,
+    Loader,
+    collect_features,
+    evaluating,
+    inputs,
+)
+
+_NUM_CALIBRATION_INPUTS = 1000
+_NUM_REPORTED_INPUTS = 512
+
+
+class GaussianProcessMethod(BackboneMethod):
+    """A backbone with a `RandomFeatureGP` head: the precision is reset at every epoch.
+
+    `refresh_posterior` inverts what the epoch has summed, as SNGP's reference does; `fit_posterior`
+    goes once more through the data with frozen weights, which is exact, and reports the distance
+    that the variance carries in `distance`. With another head every hook does nothing.
+    """
+
+    def __init__(
+        self, backbone: BackboneFactory, num_classes: int, config: RandomFeatureGPConfig
+    ) -> None:
+        super().__init__(backbone, num_classes, config)
+        self.head = self.build_head(config)
+        self.distance: DistanceReport | None = None
+
+    def build_head(self, config: RandomFeatureGPConfig) -> nn.Module:
+        """Return the head on the features of the backbone."""
+        return RandomFeatureGP(self.num_features, self.num_classes, config)
+
+    @property
+    def gp(self) -> RandomFeatureGP | None:
+        """The Gaussian-process head, if the method has one."""
+        return self.head if isinstance(self.head, RandomFeatureGP) else None
+
+    @property
+    def needs_posterior(self) -> bool:
+        """Whether the covariance is missing or stale."""
+        return self.gp is not None and not self.gp.is_fitted
+
+    def prepare(self, loader: Loader) -> None:
+        """Measure the scale of the features, where the head asks for it."""
+        if self.gp is not None and self.gp.config.feature_scale == "calibrate":
+            # In the mode of training: batch norm has no statistics of its own yet.
+            self.gp.calibrate(collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS))
+
+    def on_epoch_start(self) -> None:
+        """Forget the precision of the last epoch."""
+        if self.gp is not None:
+            self.gp.reset()
+
+    def refresh_posterior(self) -> None:
+        """Invert the precision that this epoch has summed."""
+        if self.gp is not None:
+            self.gp.refresh()
+
+    def posterior_features(self, x: Tensor, generator: torch.Generator) -> Float[Tensor, "b e"]:
+        """Return the features of training data as the posterior should see them."""
+        del generator
+        return self.features(x)
+
+    @torch.no_grad()
+    def fit_posterior(self, loader: Loader) -> "GaussianProcessMethod":
+        """Return self, with the precision summed over `loader` and inverted."""
+        if self.gp is None:
+            return self
+        device = next(self.parameters()).device
+        # A fixed seed: a posterior is a function of the weights and the data.
+        generator = make_generator(0, device)
+        kept: list[Tensor] = []
+        with evaluating(self):
+            self.gp.reset()
+            for x in inputs(loader, device):
+                features = self.posterior_features(x, generator)
+                self.gp.update(features)
+                if sum(part.shape[0] for part in kept) < _NUM_REPORTED_INPUTS:
+                    kept.append(features)
+            self.gp.refresh()
+            self.distance = distance_report(self.gp, torch.cat(kept), generator=generator)
+        return self

@@ -1,0 +1,51 @@
+"""LRFormer: a backbone with Lipschitz-regularized attention under a linear or a Gaussian-process head."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from lrformer.attention import LRSA
+from lrformer.core import ConfigError
+from lrformer.heads import LinearHead, RandomFeatureGPConfig
+from lrformer.methods.base import BackboneFactory
+from lrformer.methods.gaussian_process import GaussianProcessMethod
+from lrformer.methods.registry import METHODS
+
+
+@dataclass(frozen=True, kw_only=True)
+class LRFormerConfig(RandomFeatureGPConfig):
+    """Settings of `LRFormer`; those of the Gaussian process act only with `head="gp"`.
+
+    Attributes:
+        head: "gp" (the paper's distance-aware output layer) or "linear".
+    """
+
+    head: Literal["gp", "linear"] = "gp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head not in ("gp", "linear"):
+            raise ConfigError(f"head ('{self.head}') must be 'gp' or 'linear'.")
+
+
+@METHODS.register("lrformer")
+class LRFormer(GaussianProcessMethod):
+    """The paper's model. The backbone is the caller's, and must have LRSA attention."""
+
+    config_class: ClassVar[type] = LRFormerConfig
+
+    def __init__(self, backbone: BackboneFactory, num_classes: int, config: LRFormerConfig) -> None:
+        super().__init__(backbone, num_classes, config)
+        if not any(isinstance(module, LRSA) for module in self.backbone.modules()):
+            raise ConfigError(
+                f"{type(self.backbone).__name__} has no LRSA attention, so it is no LRFormer; use "
+                "create_model('lrformer_...'), or convert(model, attention='lrsa')."
+            )
+
+    def build_head(self, config: RandomFeatureGPConfig) -> nn.Module:
+        """Return the head that the config names."""
+        assert isinstance(config, LRFormerConfig)
+        if config.head == "linear":
+            return LinearHead(self.num_features, self.num_classes)
+        return super().build_head(config)

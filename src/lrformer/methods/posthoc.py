@@ -1,0 +1,97 @@
+"""After training, on any method: a temperature and a threshold for abstention, fitted on validation."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from lrformer.core import ConfigError
+from lrformer.heads import Predictive
+
+_LOG_TEMPERATURE_RANGE = (math.log(1e-2), math.log(1e2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """One number by which logits are divided (Guo et al. 2017); 1 changes nothing."""
+
+    value: float
+
+    def __call__(self, predictive: Predictive) -> Predictive:
+        """Return the prediction with logits and samples divided, and the variance by the square.
+
+        Kernel distances are geometry, not confidence, and stay as they are.
+        """
+        samples, variance = predictive.samples, predictive.variance
+        return replace(
+            predictive,
+            logits=predictive.logits / self.value,
+            samples=None if samples is None else samples / self.value,
+            variance=None if variance is None else variance / self.value**2,
+        )
+
+
+@torch.no_grad()
+def fit_temperature(validation: Predictive, y: Int[Tensor, " b"]) -> Temperature:
+    """Return the temperature of least negative log-likelihood on `validation`, which is held-out data."""
+    if y.shape[0] != validation.logits.shape[0]:
+        raise ConfigError(
+            f"y has {y.shape[0]} labels for {validation.logits.shape[0]} predictions."
+        )
+    wide = replace(
+        validation,
+        logits=validation.logits.double(),
+        samples=None if validation.samples is None else validation.samples.double(),
+    )
+
+    def loss(log_temperature: float) -> float:
+        scaled = Temperature(value=math.exp(log_temperature))(wide)
+        return float(torch.nn.functional.nll_loss(scaled.log_probs, y))
+
+    return Temperature(value=math.exp(_golden_section(loss, *_LOG_TEMPERATURE_RANGE)))
+
+
+def _golden_section(function, low: float, high: float, *, tolerance: float = 1e-6) -> float:
+    """Return where a function with one minimum has it."""
+    shrink = (math.sqrt(5) - 1) / 2
+    left, right = high - shrink * (high - low), low + shrink * (high - low)
+    at_left, at_right = function(left), function(right)
+    while high - low > tolerance:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - shrink * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + shrink * (high - low)
+            at_right = function(right)
+    return (low + high) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstentionRule:
+    """Accept an input whose score is at most `threshold`; abstain from the others."""
+
+    score: str
+    threshold: float
+
+    def accepts(self, predictive: Predictive) -> Bool[Tensor, " b"]:
+        """Return which inputs the model should answer."""
+        return predictive.uncertainty(self.score) <= self.threshold
+
+
+@torch.no_grad()
+def fit_abstention(
+    validation: Predictive, *, score: str = "entropy", true_positive_rate: float = 0.95
+) -> AbstentionRule:
+    """Return the strictest rule that accepts at least `true_positive_rate` of in-distribution data."""
+    if not 0 < true_positive_rate <= 1:
+        raise ConfigError(
+            f"true_positive_rate ({true_positive_rate}) must be above 0 and at most 1."
+        )
+    scores = validation.uncertainty(score).sort().values
+    # Minus a hair, because 0.95 * 100 is a little above 95 in floating point.
+    rank = max(math.ceil(true_positive_rate * len(scores) - 1e-9), 1)
+    return AbstentionRule(score=score, threshold=float(scores[rank - 1]))

@@ -1,0 +1,121 @@
+"""DUQ's loss and its order of updates; DUE's start from the data."""
+
+import pytest
+import torch
+from torch import nn
+
+from lrformer.core import ConfigError, NotFittedError
+from lrformer.methods.due import kmeans
+from tests.methods.tiny import TinyConvNet, TinyMLP, digits, small_method, tiny_lrformer
+
+
+def test_the_loss_of_duq_is_binary_cross_entropy_plus_a_two_sided_penalty() -> None:
+    method = small_method("duq", lambda: TinyMLP(drop_rate=0.0), gradient_penalty=0.75).double()
+    x = torch.randn(6, 1, 8, 8, dtype=torch.float64)
+    y = torch.arange(6) % 5
+    kernel = method(x).exp()
+    one_hot = nn.functional.one_hot(y, 5).double()
+    binary = -(one_hot * kernel.log() + (1 - one_hot) * (1 - kernel).log()).mean()
+    # The gradient of the summed kernels by central differences, one pixel after the other.
+    step = 1e-6
+    gradient = torch.zeros_like(x)
+    with torch.no_grad():
+        for i in range(8):
+            for j in range(8):
+                shift = torch.zeros_like(x)
+                shift[:, 0, i, j] = step
+                rise = method(x + shift).exp().sum(-1) - method(x - shift).exp().sum(-1)
+                gradient[:, 0, i, j] = rise / (2 * step)
+    penalty = (gradient.flatten(1).norm(dim=1) - 1).square().mean()
+    expected = (binary + 0.75 * penalty).item()
+    assert method.loss(x, y).item() == pytest.approx(expected, rel=1e-6)
+    without = small_method("duq", gradient_penalty=0.0)
+    without.load_state_dict(method.state_dict())
+    assert without.double().eval().loss(x, y).item() == pytest.approx(binary.item(), rel=1e-6)
+
+
+def test_the_penalty_reaches_the_weights_through_fused_attention() -> None:
+    method = small_method("duq", tiny_lrformer)
+    x = torch.randn(4, 1, 8, 8)
+    method.loss(x, torch.arange(4)).backward()
+    gradient = method.backbone.blocks[0].attn.qkv.weight.grad
+    assert gradient is not None
+    assert gradient.abs().max() > 0
+
+
+def test_centroids_move_after_the_step_and_in_evaluation_mode() -> None:
+    method = small_method("duq", TinyConvNet).train()
+    x, y = digits()[0][:20]
+    before = method.head.centroids.clone()
+    method.loss(x, y)
+    assert torch.equal(method.head.centroids, before)
+    running = method.backbone.bn.running_mean.clone()
+    method.after_step(x, y)
+    assert not torch.equal(method.head.centroids, before)
+    assert torch.equal(method.backbone.bn.running_mean, running)
+    assert method.training
+
+
+def test_due_starts_from_centers_of_features_and_their_mean_distance() -> None:
+    method = small_method("due", num_init_inputs=100, spectral_bound=None)
+    method.eval()  # so that features can be computed again
+    train = digits()[0]
+    loader = torch.utils.data.DataLoader(train, batch_size=40)
+    method.prepare(loader)
+    with torch.no_grad():
+        features = method.features(train.tensors[0][:100])
+    strategy = method.head.gp.variational_strategy.base_variational_strategy
+    centers = kmeans(features, 5, seed=0)
+    assert torch.allclose(strategy.inducing_points, centers, atol=1e-5)
+    lengths = method.head.gp.covar_module.base_kernel.lengthscale
+    expected = torch.nn.functional.pdist(features).mean()
+    assert torch.allclose(lengths, expected.expand_as(lengths), rtol=1e-4)
+    assert int(method.head.num_data) == 600
+
+
+def test_kmeans_finds_separated_clusters() -> None:
+    centers = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    points = torch.cat([center + 0.1 * torch.randn(30, 2) for center in centers])
+    found = kmeans(points, 3, seed=0)
+    assert torch.cdist(centers, found).amin(1).max() < 0.1
+    with pytest.raises(ConfigError, match=r"num_inducing \(5\) is larger than the 2 inputs"):
+        kmeans(points[:2], 5, seed=0)
+
+
+def test_due_refuses_to_train_before_it_has_seen_data() -> None:
+    method = small_method("due")
+    with pytest.raises(NotFittedError, match="prepare"):
+        method.loss(torch.randn(2, 1, 8, 8), torch.tensor([0, 1]))
+
+
+def test_calibrated_gaussian_processes_are_prepared_with_training_features() -> None:
+    method = small_method("sngp", feature_scale="calibrate")
+    x, y = digits()[0][:100]
+    with pytest.raises(NotFittedError, match="calibrate"):
+        method.loss(x, y)
+    method.prepare([(x, y)])
+    assert method.loss(x, y).isfinite()
+
+
+def test_an_epoch_of_training_sums_each_example_once_and_starts_afresh() -> None:
+    method = small_method("dnn_gp", lambda: TinyMLP(drop_rate=0.0)).train()
+    x, y = digits()[0][:30]
+    for _ in range(2):
+        method.on_epoch_start()
+        method.loss(x[:20], y[:20])
+        method.loss(x[20:], y[20:])
+    method.refresh_posterior()
+    summed = method.head.posterior.precision.clone()
+    method.fit_posterior([x])
+    assert torch.allclose(method.head.posterior.precision, summed, rtol=1e-5)
+
+
+def test_lrformer_needs_lrsa_and_takes_either_head() -> None:
+    with pytest.raises(ConfigError, match="has no LRSA attention"):
+        small_method("lrformer", TinyMLP)
+    with pytest.raises(ConfigError, match=r"head \('mlp'\)"):
+        small_method("lrformer", head="mlp")
+    method = small_method("lrformer", head="linear").eval()
+    assert not method.needs_posterior
+    assert method.fit_posterior([]) is method
+    assert method.predict(torch.randn(2, 1, 8, 8)).variance is None

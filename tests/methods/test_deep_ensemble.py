@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from lrformer.core import ConfigError, NotFittedError
+from tests.methods.tiny import TinyConvNet, TinyMLP, digits, fit, small_method, tiny_lrformer
+
+
+def finished(backbone, **settings):
+    ensemble = small_method("deep_ensemble", backbone, num_members=3, **settings)
+    for stage in range(3):
+        ensemble.start_stage(stage)
+        ensemble.finish_stage()
+    return ensemble.eval()
+
+
+@pytest.mark.parametrize("backbone", [TinyMLP, TinyConvNet, tiny_lrformer])
+@pytest.mark.parametrize("max_stacked_bytes", [2**30, 1])
+def test_the_vectorized_pass_equals_the_loop_over_members(backbone, max_stacked_bytes) -> None:
+    stacked = finished(backbone, vectorize=True, max_stacked_bytes=max_stacked_bytes)
+    looped = finished(backbone, vectorize=False)
+    looped.load_state_dict(stacked.state_dict())
+    x = digits()[1].tensors[0][:6]
+    expected = torch.stack([member(x) for member in looped.members])
+    for ensemble in (stacked, looped):
+        samples = ensemble.predict(x).samples
+        assert samples is not None
+        assert torch.allclose(samples, expected, atol=1e-5)
+
+
+def test_the_stacked_weights_follow_the_members() -> None:
+    ensemble = finished(TinyMLP, vectorize=True)
+    x = torch.randn(4, 1, 8, 8)
+    before = ensemble.predict(x).logits
+    with torch.no_grad():
+        ensemble.members[1][1].bias.add_(3.0)
+    assert torch.allclose(ensemble.predict(x).logits, before + 1.0, atol=1e-5)
+
+
+def test_members_start_apart_and_shared_weights_are_refused() -> None:
+    ensemble = finished(TinyMLP)
+    first, second = (member[0].embed.weight for member in ensemble.members[:2])
+    assert not torch.equal(first, second)
+    shared = TinyMLP()
+    with pytest.raises(ConfigError, match="same weights twice"):
+        small_method("deep_ensemble", lambda: shared)
+
+
+def test_training_goes_on_after_the_last_finished_member() -> None:
+    train, _, _ = digits()
+    torch.manual_seed(0)
+    ensemble = small_method("deep_ensemble", num_members=2)
+    ensemble.start_stage(0)
+    optimizer = torch.optim.SGD(ensemble.stage_parameters(), lr=0.1)
+    x, y = train.tensors
+    untouched = {name: p.clone() for name, p in ensemble.members[1].named_parameters()}
+    ensemble.loss(x[:50], y[:50]).backward()
+    optimizer.step()
+    ensemble.finish_stage()
+    assert all(torch.equal(p, untouched[n]) for n, p in ensemble.members[1].named_parameters())
+    with pytest.raises(NotFittedError, match="1 of 2 members are trained"):
+        ensemble.predict(x[:2])
+
+    resumed = small_method("deep_ensemble", num_members=2)
+    resumed.load_state_dict(ensemble.state_dict())
+    assert resumed.stage == 1
+    with pytest.raises(ConfigError, match=r"go on with start_stage\(1\)"):
+        resumed.start_stage(0)
+    kept = {name: p.clone() for name, p in resumed.members[0].named_parameters()}
+    fit(resumed, train, epochs=1)
+    assert not resumed.needs_posterior
+    assert all(torch.equal(p, kept[n]) for n, p in resumed.members[0].named_parameters())
+    assert not torch.equal(resumed.members[1][0].embed.weight, untouched["0.embed.weight"])
+
+
+def test_a_stage_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"stage \(5\) must be at least 0 and below 2"):
+        small_method("deep_ensemble").start_stage(5)
+    with pytest.raises(ConfigError, match=r"num_members \(1\)"):
+        small_method("deep_ensemble", num_members=1)

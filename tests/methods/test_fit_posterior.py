@@ -1,0 +1,122 @@
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lrformer.core import NotFittedError, UnsupportedModelError
+from lrformer.heads import RandomFeatureGP, RandomFeatureGPConfig
+from lrformer.training.posterior import PosteriorClassifier, find_classifier, fit_posterior
+from tests.methods.tiny import (
+    NUM_CLASSES,
+    TinyMLP,
+    digits,
+    fit,
+    small_method,
+    tiny_timm,
+    tiny_wide_resnet,
+)
+from tests.tolerance import assert_close
+
+SMALL = RandomFeatureGPConfig(num_random_features=64, feature_scale="calibrate")
+
+
+def loader() -> DataLoader:
+    return DataLoader(digits()[0], batch_size=64)
+
+
+def test_a_trained_classifier_keeps_its_classes_and_gains_a_variance() -> None:
+    method = small_method("deterministic", lambda: TinyMLP(drop_rate=0.0))
+    fit(method, digits()[0], epochs=4)
+    _, test, unknown = digits()
+    model = fit_posterior(method, loader(), config=SMALL)
+    assert isinstance(model, PosteriorClassifier)
+    x, _ = test.tensors
+    before, after = method.predict(x), model.predict(x)
+    assert torch.equal(before.logits.argmax(-1), after.logits.argmax(-1))
+    assert after.variance is not None
+    novel = model.predict(unknown).variance
+    assert novel is not None
+    assert novel.mean() > 1.25 * after.variance.mean()
+    assert model.distance is not None
+    assert model.distance.ratio > 2
+
+
+def test_its_variance_equals_the_closed_form_on_the_classifiers_features() -> None:
+    method = small_method("deterministic", lambda: TinyMLP(drop_rate=0.0)).eval()
+    model = fit_posterior(method, loader(), config=SMALL)
+    assert isinstance(model, PosteriorClassifier)
+    train, test, _ = digits()
+    with torch.no_grad():
+        phi = model.head.random_features(method.features(train.tensors[0])).double()
+        at = model.head.random_features(method.features(test.tensors[0])).double()
+    precision = torch.eye(64, dtype=torch.float64) + phi.T @ phi
+    expected = (at * torch.linalg.solve(precision, at.T).T).sum(-1)
+    variance = model.predict(test.tensors[0]).variance
+    assert variance is not None
+    assert_close(variance, expected, 1e-4)
+
+
+@pytest.mark.parametrize("build", [tiny_timm, tiny_wide_resnet])
+def test_timm_models_and_wide_resnets_are_read_through_their_classifier(build) -> None:
+    model = build()
+    model.reset_classifier(NUM_CLASSES)
+    model.eval()
+    wrapped = fit_posterior(model, loader(), config=SMALL)
+    assert isinstance(wrapped, PosteriorClassifier)
+    x = digits()[1].tensors[0][:8]
+    assert torch.equal(wrapped(x), model(x))
+    assert wrapped.predict(x).variance is not None
+    assert not model.training
+
+
+def test_a_head_inside_somebodys_model_is_fitted_in_place() -> None:
+    config = RandomFeatureGPConfig(num_random_features=64)
+    head = RandomFeatureGP(32, NUM_CLASSES, config)
+    model = nn.Sequential(TinyMLP(drop_rate=0.0), head)
+    assert fit_posterior(model, loader()) is model
+    assert head.is_fitted
+    assert model.training
+    train, _, _ = digits()
+    phi = head.random_features(model[0](train.tensors[0])).double().detach()
+    assert_close(head.posterior.precision[0], phi.T @ phi, 1e-5)
+
+
+def test_a_method_fits_its_own_posterior() -> None:
+    for name in ("sngp", "lrformer"):
+        method = small_method(name)
+        assert fit_posterior(method, loader()) is method
+        assert not method.needs_posterior
+    sampled = small_method("mc_dropout")
+    assert fit_posterior(sampled, loader()) is sampled
+
+
+def test_training_on_makes_the_posterior_stale() -> None:
+    model = PosteriorClassifier(small_method("deterministic"), SMALL)
+    x = digits()[1].tensors[0][:4]
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+    model.fit_posterior(loader())
+    model.predict(x)
+    model.train()(x)
+    assert model.needs_posterior
+    with pytest.raises(NotFittedError, match="older than the weights"):
+        model.predict(x)
+
+
+def test_a_saved_posterior_classifier_predicts_the_same_to_the_bit() -> None:
+    model = fit_posterior(small_method("deterministic"), loader(), config=SMALL)
+    fresh = PosteriorClassifier(small_method("deterministic"), SMALL)
+    fresh.load_state_dict(model.state_dict())
+    x = digits()[1].tensors[0][:4]
+    assert isinstance(model, PosteriorClassifier)
+    assert torch.equal(fresh.predict(x).logits, model.predict(x).logits)
+
+
+def test_models_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="neither a RandomFeatureGP"):
+        fit_posterior(nn.Sequential(nn.ReLU()), loader())
+    heads = nn.ModuleList([RandomFeatureGP(4, 2), RandomFeatureGP(4, 2)])
+    with pytest.raises(UnsupportedModelError, match="2 Gaussian-process heads"):
+        fit_posterior(heads, loader())
+    last = nn.Linear(3, 2)
+    assert find_classifier(nn.Sequential(nn.Linear(4, 3), last)) is last
