@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CHECKED := lrformer.attention,lrformer.models,beartype.beartype
+CHECKED := lrformer.attention,lrformer.models.block,lrformer.models.tokenizer,lrformer.models.pool,beartype.beartype
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test format lint types contracts unit clean
