@@ -1,11 +1,14 @@
 """Backbones and classifiers: the vision transformer with any attention, and its presets."""
 
+from lrformer.models.certified import CertifiedConfig, CertifiedTransformer
 from lrformer.models.presets import PRESETS, create_model, list_models, override
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens, resize_pos_embed
 from lrformer.models.vit import VisionTransformer, ViTConfig
 
 __all__ = [
     "PRESETS",
+    "CertifiedConfig",
+    "CertifiedTransformer",
     "ConvTokens",
     "PatchTokens",
     "VectorTokens",
