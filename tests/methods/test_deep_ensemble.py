@@ -36,6 +36,15 @@ def test_the_stacked_weights_follow_the_members() -> None:
     assert torch.allclose(ensemble.predict(x).logits, before + 1.0, atol=1e-5)
 
 
+def test_members_may_be_frozen_one_by_one() -> None:
+    ensemble = finished(TinyMLP, vectorize=True)
+    x = torch.randn(4, 1, 8, 8)
+    expected = ensemble.predict(x).logits
+    ensemble.members[0].requires_grad_(False)
+    ensemble.train().eval()
+    assert torch.equal(ensemble.predict(x).logits, expected)
+
+
 def test_members_start_apart_and_shared_weights_are_refused() -> None:
     ensemble = finished(TinyMLP)
     first, second = (member[0].embed.weight for member in ensemble.members[:2])

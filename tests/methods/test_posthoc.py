@@ -68,3 +68,11 @@ def test_wrong_arguments_are_named() -> None:
         fit_abstention(validation, score="variance")
     with pytest.raises(ConfigError, match="3 labels for 4 predictions"):
         fit_temperature(validation, torch.tensor([0, 1, 2]))
+
+
+def test_a_model_without_mistakes_is_not_told_to_be_certain_of_everything() -> None:
+    logits = torch.tensor([[2.0, -2.0]]).repeat(50, 1).double()
+    fitted = fit_temperature(Predictive(logits=logits), torch.zeros(50, dtype=torch.long))
+    confidence = fitted(Predictive(logits=logits)).probs.amax()
+    # 50 seen inputs were right and half of one imagined input was: 50.5 of 51.
+    assert confidence.item() == pytest.approx(50.5 / 51, abs=1e-4)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lrformer.attention import use_backend
@@ -146,7 +146,7 @@ class DeepEnsemble(Method):
         identity = [(t.data_ptr(), t._version) for t in tensors]
         kept = self._stacked.get(start)
         if kept is None or kept[0] != identity:
-            kept = (identity, members[0], stack_module_state(members))
+            kept = (identity, members[0], _stacked_state(members))
             self._stacked[start] = kept
         _, skeleton, state = kept
 
@@ -172,6 +172,18 @@ def _plain_attention(model: nn.Module) -> Iterator[None]:
     """Compute attention by matrix products: torch cannot vectorize its fused kernel on the CPU."""
     with use_backend(model, "reference"), sdpa_kernel(SDPBackend.MATH):
         yield
+
+
+def _stacked_state(members: list[nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return parameters and buffers of all members, stacked; some may be frozen and others not."""
+
+    def stack(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.stack([state[name] for state in states]).detach() for name in states[0]}
+
+    return (
+        stack([dict(member.named_parameters()) for member in members]),
+        stack([dict(member.named_buffers()) for member in members]),
+    )
 
 
 def _read_loaded_state(ensemble: Any, _: object) -> None:

@@ -35,7 +35,11 @@ class Temperature:
 
 @torch.no_grad()
 def fit_temperature(validation: Predictive, y: Int[Tensor, " b"]) -> Temperature:
-    """Return the temperature of least negative log-likelihood on `validation`, which is held-out data."""
+    """Return the temperature of least negative log-likelihood on `validation`, which is held-out data.
+
+    One imagined input, whose label is any class with equal chance, counts with the others. Without it a
+    model that makes no mistake on `validation` would be told to be certain of everything, far away too.
+    """
     if y.shape[0] != validation.logits.shape[0]:
         raise ConfigError(
             f"y has {y.shape[0]} labels for {validation.logits.shape[0]} predictions."
@@ -47,8 +51,9 @@ def fit_temperature(validation: Predictive, y: Int[Tensor, " b"]) -> Temperature
     )
 
     def loss(log_temperature: float) -> float:
-        scaled = Temperature(value=math.exp(log_temperature))(wide)
-        return float(torch.nn.functional.nll_loss(scaled.log_probs, y))
+        log_probs = Temperature(value=math.exp(log_temperature))(wide).log_probs
+        seen = torch.nn.functional.nll_loss(log_probs, y, reduction="sum")
+        return float(seen - log_probs.mean())
 
     return Temperature(value=math.exp(_golden_section(loss, *_LOG_TEMPERATURE_RANGE)))
 

@@ -1,0 +1,56 @@
+"""A whole experiment as a value: what is trained, how often, and where it leaves its source."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from lrformer.core import ConfigError, Registry
+from lrformer.training import TrainConfig
+
+NUM_PAPER_SEEDS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One row of a table: a config that is trained once for each seed.
+
+    Attributes:
+        name: of the recipe.
+        config: everything but the seed.
+        source: where the settings are printed.
+        choices: what the source leaves open or says twice, and what is taken here.
+        num_seeds: how many runs make the row.
+    """
+
+    name: str
+    config: TrainConfig
+    source: str
+    choices: tuple[str, ...] = ()
+    num_seeds: int = NUM_PAPER_SEEDS
+
+    def __post_init__(self) -> None:
+        if self.num_seeds < 1:
+            raise ConfigError(f"num_seeds ({self.num_seeds}) must be at least 1.")
+
+    def runs(self) -> tuple[TrainConfig, ...]:
+        """Return one config for each seed, counted from the config's own."""
+        return seeded_runs(self.config, self.num_seeds)
+
+
+def seeded_runs(config: TrainConfig, num_seeds: int) -> tuple[TrainConfig, ...]:
+    """Return `config` with `num_seeds` consecutive seeds, its own first."""
+    return tuple(
+        dataclasses.replace(config, seed=config.seed + offset) for offset in range(num_seeds)
+    )
+
+
+RECIPES: Registry = Registry("recipe")
+
+
+def list_recipes() -> list[str]:
+    """Return the names that `create_experiment` accepts."""
+    return RECIPES.names()
+
+
+def create_experiment(name: str, *, data: str, method: str = "lrformer") -> Experiment:
+    """Return the experiment called `name` on `data` with `method`."""
+    return RECIPES[name](data=data, method=method)

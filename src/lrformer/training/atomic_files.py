@@ -1,0 +1,111 @@
+"""Files that are either whole or not there: JSON and safetensors, written beside their place and moved in one step."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lrformer.core import ConfigError, LRFormerError
+
+
+class RunFileError(LRFormerError, OSError):
+    """A file of a run that could not be written; what stood there before is still there."""
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one step: a reader, or a crash, sees the old file or the new one."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        _remove(temporary)
+        raise RunFileError(
+            f"{path} could not be written ({error.strerror or error}); the file that was there is "
+            "unchanged. Make room or choose another folder, then run the same command again."
+        ) from error
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON; NaN has no place in JSON and becomes null."""
+    text = json.dumps(_finite(value), indent=1, allow_nan=False)
+    replace_file(path, f"{text}\n".encode())
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file, or raise with its name."""
+    content = _read(path)
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON ({error}); it is damaged.") from error
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write named tensors as safetensors; tensors that share memory are written twice."""
+    from safetensors.torch import save
+
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        copy = tensor.detach().cpu().contiguous()
+        if copy.untyped_storage().data_ptr() in seen:
+            copy = copy.clone()
+        seen.add(copy.untyped_storage().data_ptr())
+        plain[name] = copy
+    replace_file(path, save(plain, metadata={"format": "pt", **(metadata or {})}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a safetensors file and its metadata; nothing is ever unpickled."""
+    from safetensors import SafetensorError, safe_open
+
+    _check_there(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            # Copies: the file may be replaced while its tensors are in use.
+            tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            return tensors, dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise ConfigError(f"{path} is not a safetensors file ({error}); it is damaged.") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not -float("inf") < value < float("inf"):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _read(path: Path) -> bytes:
+    _check_there(path)
+    return path.read_bytes()
+
+
+def _check_there(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing; {path.parent} is no run folder, or not a whole one.")
+
+
+def _remove(temporary: str | None) -> None:
+    if temporary is not None:
+        Path(temporary).unlink(missing_ok=True)

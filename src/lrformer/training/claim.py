@@ -1,0 +1,64 @@
+"""Whose folder it is: new, the same run that goes on, or somebody else's."""
+
+from pathlib import Path
+from typing import Any
+
+from lrformer.core import ConfigError, to_record
+from lrformer.training.run_folder import (
+    CONFIG_FILE,
+    RunConfig,
+    read_run_config,
+    write_run_config,
+)
+
+# Data may move; what they are is compared by class names and statistics.
+MOVABLE = frozenset({"train.root"})
+
+
+def claim_folder(folder: Path, config: RunConfig) -> None:
+    """Make `folder` the run of `config`, or go on in it if it already is; nothing in it is changed.
+
+    Raises:
+        ConfigError: when the folder holds other things, or a run with other settings.
+    """
+    if (folder / CONFIG_FILE).is_file():
+        _check_same(folder, read_run_config(folder), config)
+        return
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; a run is a folder. Choose another one.")
+    if folder.is_dir() and any(map(_is_foreign, folder.iterdir())):
+        raise ConfigError(
+            f"{folder} is not empty and has no {CONFIG_FILE}, so it is no run of lrformer; choose "
+            "another folder."
+        )
+    write_run_config(folder, config)
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether `path` is more than what a crash left of the very first write."""
+    return not path.name.startswith(f".{CONFIG_FILE}.")
+
+
+def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
+    before, now = _flat(to_record(there)), _flat(to_record(here))
+    # What the user wrote first, what followed from it after.
+    names = sorted(
+        {*before, *now} - MOVABLE, key=lambda name: (not name.startswith("train."), name)
+    )
+    for name in names:
+        if before.get(name) != now.get(name):
+            raise ConfigError(
+                f"{folder} belongs to a run with other settings: {name.removeprefix('train.')} is "
+                f"{before.get(name)!r} there and {now.get(name)!r} here. Give the same settings to "
+                "go on with it, or another folder for a new run."
+            )
+
+
+def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested objects under dotted names."""
+    if not isinstance(record, dict) or not record:
+        return {prefix.removesuffix("."): record}
+    leaves: dict[str, Any] = {}
+    for key, value in record.items():
+        leaves |= _flat(value, f"{prefix}{key}.")
+    return leaves

@@ -1,0 +1,184 @@
+"""What a training run is asked to do, as frozen values: these make the result, and a resumed run must match them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lrformer.core import ConfigError
+from lrformer.core.registry import did_you_mean
+from lrformer.data import PLAIN, AugmentConfig
+
+OPTIMIZERS = ("adamw", "sgd", "lamb")
+LOSSES = ("cross_entropy", "binary_cross_entropy")
+PRECISIONS = ("auto", "float32", "bfloat16")
+LONGEST_WARMUP_EPOCHS = 5.0
+WARMUP_SHARE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How weights follow gradients.
+
+    Attributes:
+        name: "adamw", "sgd" (with `momentum`) or "lamb".
+        lr: learning rate after warm-up.
+        weight_decay: of weight matrices only; norms, biases, position embeddings, class token and
+            learned alphas are never decayed. Decoupled, except in SGD, where it is an L2 penalty.
+        momentum: of SGD.
+        betas: of AdamW and LAMB.
+        eps: of AdamW and LAMB.
+        warmup_epochs: linear rise of the rate; None is 5, or a tenth of the epochs if that is less.
+        final_lr_ratio: where the cosine ends, as a share of `lr`.
+        clip_norm: largest norm of the gradient of a step; None does not clip.
+    """
+
+    name: Literal["adamw", "sgd", "lamb"] = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    momentum: float = 0.9
+    betas: tuple[float, ...] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup_epochs: float | None = None
+    final_lr_ratio: float = 0.0
+    clip_norm: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        _check_choice("optimizer", self.name, OPTIMIZERS)
+        if not self.lr > 0:
+            raise ConfigError(f"lr ({self.lr}) must be positive.")
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay ({self.weight_decay}) must not be negative.")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum ({self.momentum}) must be at least 0 and below 1.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas ({self.betas}) must be two numbers in [0, 1).")
+        if not 0 <= self.final_lr_ratio <= 1:
+            raise ConfigError(f"final_lr_ratio ({self.final_lr_ratio}) must lie in [0, 1].")
+        if self.warmup_epochs is not None and self.warmup_epochs < 0:
+            raise ConfigError(f"warmup_epochs ({self.warmup_epochs}) must not be negative.")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ConfigError(f"clip_norm ({self.clip_norm}) must be positive, or None.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A whole training run: data, model, method, optimization and seed.
+
+    Attributes:
+        data: a name from `list_datasets()`, or a folder of images or arrays.
+        root: where prepared data are kept; None is the cache of `lrformer.data`.
+        image_size: side to which images are scaled; None takes the model's.
+        channels: 1 or 3 to convert image files; None takes them as they are.
+        classes: train on these only, by name or number; None takes all.
+        val_fraction: share of the training set cut off for validation, where there is no `val`.
+        model: a name from `list_models()`; "auto" chooses by the data.
+        model_overrides: fields of the model's config, such as `{"alpha": 1000.0}`.
+        start: where the weights start: None draws them, a timm name takes its pretrained model and
+            converts its attention, a run folder takes the backbone of that run.
+        pretrained: whether a timm model comes with its weights; False draws them.
+        method: a name from `list_methods()`.
+        method_overrides: fields of the method's config.
+        epochs: of every stage; an ensemble has one stage for each member.
+        batch_size: images of one optimizer step, over all processes and pieces.
+        accumulate: pieces in which a process takes its part of a batch; more need less memory.
+        loss: for methods without a loss of their own.
+        label_smoothing: share of the target spread over all classes.
+        augment: how training images are varied.
+        ema_decay: of the moving average of the weights, which is then what is kept; None is off.
+        precision: "auto" is bfloat16 on a GPU and float32 elsewhere; weights are always float32.
+        seed: of the weights, the order, the augmentation and the validation cut.
+        true_positive_rate: share of validation inputs that the kept threshold accepts.
+    """
+
+    data: str
+    root: str | None = None
+    image_size: int | None = None
+    channels: int | None = None
+    classes: tuple[int | str, ...] | None = None
+    val_fraction: float = 0.1
+    model: str = "auto"
+    model_overrides: dict[str, Any] = field(default_factory=dict)
+    start: str | None = None
+    pretrained: bool = True
+    method: str = "lrformer"
+    method_overrides: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 30
+    batch_size: int = 128
+    accumulate: int = 1
+    loss: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
+    label_smoothing: float = 0.0
+    augment: AugmentConfig = PLAIN
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    ema_decay: float | None = None
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    seed: int = 0
+    true_positive_rate: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(self.classes))  # a record holds a list
+        _check_choice("loss", self.loss, LOSSES)
+        _check_choice("precision", self.precision, PRECISIONS)
+        for name in ("epochs", "batch_size", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1.")
+        if self.batch_size % self.accumulate:
+            raise ConfigError(
+                f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})."
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(
+                f"label_smoothing ({self.label_smoothing}) must be at least 0 and below 1."
+            )
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise ConfigError(f"ema_decay ({self.ema_decay}) must lie between 0 and 1, or be None.")
+        if not 0 < self.true_positive_rate <= 1:
+            raise ConfigError(
+                f"true_positive_rate ({self.true_positive_rate}) must be above 0 and at most 1."
+            )
+        if self.warmup_epochs >= self.epochs:
+            raise ConfigError(
+                f"warmup_epochs ({self.warmup_epochs:g}) must be below epochs ({self.epochs})."
+            )
+
+    @property
+    def warmup_epochs(self) -> float:
+        """Return how many epochs the learning rate rises."""
+        if self.optimizer.warmup_epochs is not None:
+            return self.optimizer.warmup_epochs
+        return min(LONGEST_WARMUP_EPOCHS, WARMUP_SHARE * self.epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeConfig:
+    """How a run is carried out: nothing here is part of what the run is, so a resumed run may change it.
+
+    Attributes:
+        device: "auto" takes a GPU if there is one.
+        compile: whether the backbone goes through `torch.compile`.
+        cuda_graph: "auto" captures the whole step on one GPU where the method allows it.
+        save_seconds: how much work a crash may cost: the state is written this often.
+        validate_every: epochs between two looks at the validation split; the last is always looked at.
+        tensorboard: whether events are also written to `<run>/tensorboard`.
+        quiet: whether the progress is not shown; `log.jsonl` is written always.
+    """
+
+    device: str = "auto"
+    compile: bool = False
+    cuda_graph: Literal["auto"] | bool = "auto"
+    save_seconds: float = 30.0
+    validate_every: int = 1
+    tensorboard: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if self.validate_every < 1:
+            raise ConfigError(f"validate_every ({self.validate_every}) must be at least 1.")
+        if self.save_seconds < 0:
+            raise ConfigError(f"save_seconds ({self.save_seconds}) must not be negative.")
+
+
+def _check_choice(kind: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise ConfigError(
+            f"unknown {kind} '{name}'.{did_you_mean(name, known)} Known: {', '.join(known)}."
+        )

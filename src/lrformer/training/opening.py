@@ -1,0 +1,23 @@
+"""`lrformer.load`: whatever kind of folder this package wrote, opened and ready to predict."""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lrformer.interop import load as load_model
+from lrformer.training.atomic_files import read_json
+from lrformer.training.run_folder import CONFIG_FILE, KIND, Run, load_run
+
+
+def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Run | nn.Module:
+    """Return what the folder `path` holds: a trained `Run`, or a model that `lrformer.save` wrote.
+
+    Which of the two it is stands in its `config.json`, under `kind`.
+    """
+    folder = Path(path)
+    record = read_json(folder / CONFIG_FILE)
+    if isinstance(record, dict) and record.get("kind") == KIND:
+        return load_run(folder, device=device)
+    return load_model(folder).to(torch.device(device))

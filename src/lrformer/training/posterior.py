@@ -1,0 +1,192 @@
+"""A posterior after the fact, for any trained model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from lrformer.core import UnsupportedModelError, make_generator
+from lrformer.heads import (
+    DistanceReport,
+    LinearHead,
+    Predictive,
+    RandomFeatureGP,
+    RandomFeatureGPConfig,
+    RandomFeaturePosterior,
+    distance_report,
+)
+from lrformer.methods import Method
+from lrformer.methods.base import BackboneMethod, Loader, evaluating, inputs
+
+_NUM_KEPT_FEATURES = 1000
+
+
+def fit_posterior(
+    model: nn.Module, loader: Loader, *, config: RandomFeatureGPConfig | None = None
+) -> nn.Module:
+    """Return a model that predicts with a posterior fitted to the training data in `loader`.
+
+    Three cases, in this order:
+
+    1. A method that has a posterior fits it and is returned.
+    2. A module with a `RandomFeatureGP` head somewhere inside gets that head fitted, in place.
+    3. A classifier whose last layer is an `nn.Linear` (timm, transformers, ours, a deterministic
+       method) is wrapped in a `PosteriorClassifier`: its logits and its accuracy stay, its features
+       give a variance. `config` belongs to this case; by default the length-scale is calibrated on
+       the features.
+
+    `loader` gives batches of inputs, or of tuples that start with them, and is gone through twice.
+    In distributed training each process brings its own part of the data.
+
+    Raises:
+        UnsupportedModelError: when the model is none of the three.
+    """
+    if isinstance(model, Method) and not _is_softmax_method(model):
+        return model.fit_posterior(loader)
+    heads = [module for module in model.modules() if isinstance(module, RandomFeatureGP)]
+    if len(heads) == 1:
+        _fit_head(model, heads[0], loader)
+        return model
+    if len(heads) > 1:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has {len(heads)} Gaussian-process heads; fit each by itself "
+            "with reset, update and refresh."
+        )
+    return PosteriorClassifier(model, config).fit_posterior(loader)
+
+
+class PosteriorClassifier(nn.Module):
+    """A trained classifier whose logits are shrunk by the variance of a posterior on its features.
+
+    The mean is the classifier's own: the posterior adds the variance, and does not change which
+    class is most probable under the mean-field approximation.
+    """
+
+    def __init__(self, model: nn.Module, config: RandomFeatureGPConfig | None = None) -> None:
+        super().__init__()
+        classifier = find_classifier(model)
+        self.model = model
+        self.classifier_name = next(n for n, m in model.named_modules() if m is classifier)
+        self.head = RandomFeaturePosterior(
+            classifier.in_features,
+            classifier.out_features,
+            config or RandomFeatureGPConfig(feature_scale="calibrate"),
+        ).to(classifier.weight.device)
+        self.distance: DistanceReport | None = None
+        self.train(model.training)
+
+    @property
+    def needs_posterior(self) -> bool:
+        """Whether `predict` would refuse."""
+        return not self.head.is_fitted
+
+    def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        """Return the logits of the classifier; in training mode the posterior becomes stale."""
+        if self.training:
+            self.head.posterior.mark_stale()
+        return self._features_and_logits(x)[1]
+
+    def _features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        seen: list[tuple[Tensor, Tensor]] = []
+        layer = self.model.get_submodule(self.classifier_name)
+        with _watched(layer, lambda features, logits: seen.append((features, logits))):
+            self.model(x)
+        features, logits = seen[-1]
+        if features.ndim != 2:
+            raise UnsupportedModelError(
+                f"the classifier sees features of shape {tuple(features.shape)}; it must see "
+                "(b, e), one row for each input."
+            )
+        return features, logits
+
+    @torch.no_grad()
+    def fit_posterior(self, loader: Loader) -> "PosteriorClassifier":
+        """Return self, with the scale calibrated and the precision summed over `loader`."""
+        device = self.head.posterior.precision.device
+        with evaluating(self):
+            kept = self._first_features(loader, device)
+            if self.head.config.feature_scale == "calibrate":
+                self.head.calibrate(kept)
+            self.head.reset()
+            for x in inputs(loader, device):
+                features, logits = self._features_and_logits(x)
+                self.head.posterior.update(self.head.random_features(features), logits)
+            self.head.refresh()
+            self.distance = distance_report(self.head, kept, generator=make_generator(0, device))
+        return self
+
+    def _first_features(self, loader: Loader, device: torch.device) -> Float[Tensor, "b e"]:
+        parts: list[Tensor] = []
+        for x in inputs(loader, device):
+            parts.append(self._features_and_logits(x)[0].float())
+            if sum(part.shape[0] for part in parts) >= _NUM_KEPT_FEATURES:
+                break
+        return torch.cat(parts)[:_NUM_KEPT_FEATURES]
+
+    @torch.no_grad()
+    def predict(
+        self, x: Shaped[Tensor, "b ..."], generator: torch.Generator | None = None
+    ) -> Predictive:
+        """Return the classifier's prediction with the variance of the posterior."""
+        with evaluating(self):
+            features, logits = self._features_and_logits(x)
+            phi = self.head.random_features(features)
+            return self.head.predict_around(logits.to(phi.dtype), phi, generator)
+
+
+def find_classifier(model: nn.Module) -> nn.Linear:
+    """Return the last linear layer: what the model calls its classifier, or else the last `nn.Linear`.
+
+    Raises:
+        UnsupportedModelError: when there is none.
+    """
+    get_classifier = getattr(model, "get_classifier", None)
+    if callable(get_classifier) and isinstance(classifier := get_classifier(), nn.Linear):
+        return classifier
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not layers:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has neither a RandomFeatureGP head nor a final nn.Linear."
+        )
+    return layers[-1]
+
+
+def _is_softmax_method(method: Method) -> bool:
+    """Return whether a method is one network with a linear head and nothing else to its prediction."""
+    return (
+        isinstance(method, BackboneMethod)
+        and isinstance(method.head, LinearHead)
+        and type(method).predict is BackboneMethod.predict
+    )
+
+
+@torch.no_grad()
+def _fit_head(model: nn.Module, head: RandomFeatureGP, loader: Loader) -> None:
+    """Fit a head inside somebody's model from the features that reach it."""
+    device = head.posterior.precision.device
+    kept: list[Tensor] = []
+
+    def update(features: Tensor, _: Tensor) -> None:
+        head.update(features)
+        if sum(part.shape[0] for part in kept) < _NUM_KEPT_FEATURES:
+            kept.append(features.float())
+
+    with evaluating(model):
+        head.reset()
+        with _watched(head, update):
+            for x in inputs(loader, device):
+                model(x)
+        head.refresh()
+        distance_report(head, torch.cat(kept), generator=make_generator(0, device))
+
+
+@contextmanager
+def _watched(layer: nn.Module, see) -> Iterator[None]:
+    """Call `see(input, output)` whenever `layer` runs inside the block."""
+    handle = layer.register_forward_hook(lambda _, args, output: see(args[0], output))
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,31 @@
+"""The processes that train together, one or many, through Accelerate."""
+
+from typing import Any
+
+import torch
+
+from lrformer.core import ConfigError
+
+
+def start_accelerator(device: str) -> Any:
+    """Return an Accelerator on `device` ("auto", "cpu", "cuda"); under a launcher it joins the others."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, PartialState
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device ('{device}') must be 'auto', 'cpu' or 'cuda'.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is 'cuda', but torch sees no GPU; take 'auto' or 'cpu'.")
+    wanted = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    # Accelerate keeps the device of the first run of a process; the next run may want another.
+    state = PartialState(cpu=wanted == "cpu")
+    if state.num_processes == 1 and torch.device(state.device or "cpu").type != wanted:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator(cpu=wanted == "cpu", mixed_precision="no")
+
+
+def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
+    """Return the dtype of the forward pass where it is not float32; the weights always are."""
+    if precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else None
+    return torch.bfloat16 if precision == "bfloat16" else None

@@ -1,0 +1,110 @@
+"""What a person sees while a run trains: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+SECONDS_BETWEEN_LINES = 60.0
+
+
+class Display:
+    """Shows loss, accuracy, images per second and the time left.
+
+    Args:
+        num_steps: optimizer steps of the whole run, over all stages.
+        is_shown: whether anything is shown; one process of many shows.
+    """
+
+    def __init__(self, *, num_epochs: int, num_stages: int, num_steps: int, is_shown: bool) -> None:
+        self.num_epochs = num_epochs
+        self.num_stages = num_stages
+        self.num_steps = num_steps
+        self.is_shown = is_shown
+        self._bar: Any = None
+        self._task: Any = None
+        self._last_line = time.monotonic()
+        self._started: tuple[float, int] | None = None
+
+    def __enter__(self) -> Self:
+        if self.is_shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[figures]}"),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task("", total=self.num_steps, figures="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+        if not self.is_shown:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the display
+
+    def update(
+        self,
+        *,
+        stage: int,
+        epoch: int,
+        done: int,
+        loss: float,
+        accuracy: float | None,
+        images_per_second: float,
+    ) -> None:
+        """Show where the run stands after `done` steps."""
+        if not self.is_shown:
+            return
+        title = self._title(stage, epoch)
+        figures = f"loss {loss:.4f}{_percent(accuracy)}  {images_per_second:,.0f} images/s"
+        if self._bar is not None:
+            self._bar.update(self._task, description=title, completed=done, figures=figures)
+            return
+        now = time.monotonic()
+        if self._started is None:
+            self._started = (now, done)
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self.say(f"{title}  {figures}  {self._time_left(now, done)}")
+
+    def end_epoch(self, entry: Mapping[str, Any], done: int) -> None:
+        """Show the figures of a finished epoch."""
+        text = f"{self._title(entry['stage'], entry['epoch'])}  loss {entry['loss']:.4f}"
+        text += _percent(entry.get("accuracy"))
+        if "val_accuracy" in entry:
+            text += f"  validation {entry['val_accuracy']:.2%} nll {entry['val_nll']:.4f}"
+        text += f"  {entry['images_per_second']:,.0f} images/s"
+        now = time.monotonic()
+        self._last_line = now
+        if self._bar is None:
+            text += f"  {self._time_left(now, done)}"
+        self.say(text)
+
+    def _title(self, stage: int, epoch: int) -> str:
+        member = f"member {stage + 1}/{self.num_stages} " if self.num_stages > 1 else ""
+        return f"{member}epoch {epoch + 1}/{self.num_epochs}"
+
+    def _time_left(self, now: float, done: int) -> str:
+        if self._started is None or done <= self._started[1]:
+            return ""
+        since, first = self._started
+        left = (now - since) / (done - first) * (self.num_steps - done)
+        return f"{int(left) // 60}:{int(left) % 60:02d} left"
+
+
+def _percent(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"  accuracy {accuracy:.2%}"

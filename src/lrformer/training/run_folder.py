@@ -1,0 +1,266 @@
+"""A run is a folder: what made it, its weights, its posterior, and the rule by which it abstains.
+
+- `config.json`: schema, version, `"kind": "run"`, and everything that made the run.
+- `model.safetensors`: the method's `state_dict`, without the next file's tensors.
+- `posterior.safetensors`: the tensors of every `LaplacePosterior`, which are fitted after training.
+- `decision.json`: temperature and threshold, fitted on validation.
+- `metrics.json`: written last by training; a run that has it is finished.
+- `log.jsonl`: one line for each epoch. `state/`: what an unfinished run needs to go on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from lrformer._version import __version__
+from lrformer.core import ConfigError, from_record, to_record
+from lrformer.heads import Predictive
+from lrformer.heads.laplace_posterior import LaplacePosterior
+from lrformer.methods import AbstentionRule, Method, Temperature
+from lrformer.training.atomic_files import read_json, read_tensors, write_json, write_tensors
+from lrformer.training.backbone import BackboneRecord, build_method
+from lrformer.training.config import TrainConfig
+
+SCHEMA = 1
+KIND = "run"
+CONFIG_FILE = "config.json"
+MODEL_FILE = "model.safetensors"
+POSTERIOR_FILE = "posterior.safetensors"
+DECISION_FILE = "decision.json"
+METRICS_FILE = "metrics.json"
+LOG_FILE = "log.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that made a run, and everything that a prediction needs to know about its inputs.
+
+    Attributes:
+        train: what was asked for.
+        backbone: the model, resolved: it is rebuilt without presets, timm weights or a network.
+        class_names: in the order of the logits.
+        mean: what is subtracted from inputs, per channel; images are scaled to [0, 1] first.
+        std: what they are divided by.
+        img_size: side of the model's images; None for points.
+    """
+
+    train: TrainConfig
+    backbone: BackboneRecord
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    img_size: int | None
+
+    @property
+    def num_classes(self) -> int:
+        """Return the number of logits."""
+        return len(self.class_names)
+
+    @property
+    def channels(self) -> int:
+        """Return the channels of an image, or the coordinates of a point."""
+        return len(self.mean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """How a prediction is read: its temperature, and the score above which the model abstains.
+
+    Attributes:
+        temperature: divides the logits; fitted on validation.
+        score: name of the uncertainty, of the prediction after the temperature.
+        threshold: inputs with a larger score count as out of distribution.
+        true_positive_rate: share of the validation inputs that are accepted.
+    """
+
+    temperature: float
+    score: str
+    threshold: float
+    true_positive_rate: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A trained run, ready to predict: the method is in evaluation mode."""
+
+    path: Path
+    config: RunConfig
+    method: Method
+    decision: Decision
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the classes in the order of the logits."""
+        return self.config.class_names
+
+    @property
+    def temperature(self) -> Temperature:
+        """Return the temperature that was fitted on validation."""
+        return Temperature(value=self.decision.temperature)
+
+    @property
+    def rule(self) -> AbstentionRule:
+        """Return the rule of abstention; it reads predictions that went through the temperature."""
+        return AbstentionRule(score=self.decision.score, threshold=self.decision.threshold)
+
+    @property
+    def threshold(self) -> float:
+        """Return the largest uncertainty that counts as in distribution."""
+        return self.decision.threshold
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the weights are."""
+        return next(self.method.parameters()).device
+
+    def preprocess(self, raw: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
+        """Return model inputs from uint8 images (b, height, width, channels), or from points (b, features)."""
+        return prepare_inputs(raw.to(self.device), self.config)
+
+    def predict(
+        self,
+        raw: Shaped[Tensor, "b ..."],
+        *,
+        generator: torch.Generator | None = None,
+        is_calibrated: bool = True,
+    ) -> Predictive:
+        """Return the prediction for raw images or points; `is_calibrated=False` leaves the temperature out."""
+        predictive = self.method.predict(self.preprocess(raw), generator)
+        return self.temperature(predictive) if is_calibrated else predictive
+
+    def is_in_distribution(self, predictive: Predictive) -> Bool[Tensor, " b"]:
+        """Return which inputs the run answers for, from a calibrated prediction."""
+        return self.rule.accepts(predictive)
+
+
+def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Tensor, "b ..."]:
+    """Return what the model is fed, exactly as in training without augmentation."""
+    if config.img_size is None:
+        if raw.ndim != 2 or raw.shape[1] != config.channels:
+            raise ConfigError(
+                f"points have shape {tuple(raw.shape)}; they must be (points, {config.channels})."
+            )
+        return (raw.float() - raw.new_tensor(config.mean)) / raw.new_tensor(config.std)
+    if raw.ndim != 4 or raw.dtype != torch.uint8 or raw.shape[3] != config.channels:
+        raise ConfigError(
+            f"images have shape {tuple(raw.shape)} and dtype {raw.dtype}; they must be uint8 of "
+            f"shape (images, height, width, {config.channels})."
+        )
+    mean, std = (
+        torch.tensor(values, device=raw.device).view(-1, 1, 1)
+        for values in (config.mean, config.std)
+    )
+    images = (raw.permute(0, 3, 1, 2).float() / 255 - mean) / std
+    size = (config.img_size, config.img_size)
+    if tuple(images.shape[-2:]) == size:
+        return images
+    return torch.nn.functional.interpolate(images, size, mode="bilinear", antialias=True)
+
+
+def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
+    """Return the finished run in the folder `path`, ready to predict on `device`.
+
+    Raises:
+        ConfigError: when a file is missing, damaged or of a schema that this version cannot read.
+    """
+    folder = Path(path)
+    config = read_run_config(folder)
+    if not (folder / MODEL_FILE).is_file():
+        raise ConfigError(
+            f"{folder / MODEL_FILE} is missing: the run is not finished. Run the same train command "
+            "again, and it goes on where it stopped."
+        )
+    method = build_method(config.backbone, config.train, config.num_classes)
+    load_method(folder, method)
+    decision = from_record(Decision, read_json(folder / DECISION_FILE))
+    return Run(
+        path=folder, config=config, method=method.to(torch.device(device)).eval(), decision=decision
+    )
+
+
+def write_run_config(folder: Path, config: RunConfig) -> None:
+    """Write `config.json`: from now on the folder belongs to this run."""
+    record = {
+        "schema": SCHEMA,
+        "lrformer": __version__,
+        "kind": KIND,
+        "config": to_record(config),
+    }
+    write_json(folder / CONFIG_FILE, record)
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    """Return what made the run in `folder`; an older schema is migrated, a newer one refused."""
+    path = folder / CONFIG_FILE
+    record = read_json(path)
+    kind = record.get("kind") if isinstance(record, dict) else None
+    if kind != KIND:
+        raise ConfigError(f"{path} describes a '{kind}', not a run; lrformer.load opens it.")
+    schema = record.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise ConfigError(f"{path} has no valid schema number ({schema!r}); it is damaged.")
+    if schema > SCHEMA:
+        raise ConfigError(
+            f"{path} has schema {schema}, written by lrformer {record.get('lrformer')}; this version "
+            f"({__version__}) reads up to {SCHEMA}. Update lrformer."
+        )
+    try:
+        return from_record(RunConfig, record.get("config"))
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{path} is not the config of a run: {error}") from error
+
+
+def save_method(folder: Path, method: Method) -> None:
+    """Write the weights and the posterior of `method`; each file is replaced in one step."""
+    weights, posterior = split_state(method)
+    write_tensors(folder / POSTERIOR_FILE, posterior)
+    write_tensors(folder / MODEL_FILE, weights)
+
+
+def load_method(folder: Path, method: Method) -> None:
+    """Put the weights and the posterior of the run in `folder` into `method`."""
+    weights, _ = read_tensors(folder / MODEL_FILE)
+    posterior, _ = read_tensors(folder / POSTERIOR_FILE)
+    load_state(method, {**weights, **posterior}, where=str(folder / MODEL_FILE))
+
+
+def load_state(method: Method, tensors: Mapping[str, Tensor], *, where: str) -> None:
+    """Put a whole `state_dict` into `method`, or raise and say what does not fit."""
+    try:
+        method.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise ConfigError(f"{where} does not fit the model of {CONFIG_FILE}: {error}") from error
+
+
+def split_state(method: Method) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the `state_dict` in two: the weights, and what belongs to a `LaplacePosterior`."""
+    prefixes = tuple(
+        f"{name}." for name, part in method.named_modules() if isinstance(part, LaplacePosterior)
+    )
+    state = method.state_dict()
+    posterior = {name: value for name, value in state.items() if name.startswith(prefixes)}
+    weights = {name: value for name, value in state.items() if name not in posterior}
+    return weights, posterior
+
+
+def write_decision(folder: Path, decision: Decision) -> None:
+    """Write `decision.json`."""
+    write_json(folder / DECISION_FILE, to_record(decision))
+
+
+def update_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> None:
+    """Put `values` under `section` of `metrics.json`; other sections stay."""
+    path = folder / METRICS_FILE
+    metrics = read_json(path) if path.is_file() else {}
+    write_json(path, {**metrics, section: dict(values)})
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether training has written everything: the metrics come last."""
+    path = folder / METRICS_FILE
+    return path.is_file() and "training" in read_json(path)

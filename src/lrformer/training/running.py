@@ -1,0 +1,169 @@
+"""`train`: from a config to a finished run in a folder; the same call goes on where it was stopped."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lrformer._version import __version__
+from lrformer.core import seed_everything
+from lrformer.data import DeviceBatches, Split
+from lrformer.methods import Method, Temperature, create_method
+from lrformer.training.backbone import (
+    BackboneRecord,
+    backbone_img_size,
+    choose_model,
+    describe_backbone,
+    is_timm_name,
+)
+from lrformer.training.claim import claim_folder
+from lrformer.training.config import RuntimeConfig, TrainConfig
+from lrformer.training.loop import Training
+from lrformer.training.processes import start_accelerator
+from lrformer.training.run_folder import (
+    Run,
+    RunConfig,
+    is_finished,
+    load_run,
+    save_method,
+    update_metrics,
+    write_decision,
+)
+from lrformer.training.splits import (
+    PlainLoader,
+    load_splits,
+    training_batches,
+    validation_batches,
+)
+from lrformer.training.start import backbone_factory
+from lrformer.training.state import remove_state
+from lrformer.training.validation import describe_predictions, fit_decision, predict_split
+
+SEED_STRIDE = 1_000_003
+
+
+def train(
+    config: TrainConfig, out: str | os.PathLike[str], *, runtime: RuntimeConfig | None = None
+) -> Run:
+    """Return the finished run in the folder `out`: trained, its posterior, temperature and threshold fitted.
+
+    Called again with the same config after an interruption of any kind it goes on where it stopped,
+    on the CPU to the same bits; called on a finished run it only loads it. Under `accelerate launch`
+    or `torchrun` every process makes the same call.
+
+    >>> run = train(TrainConfig(data="digits", epochs=20), "runs/digits")
+
+    Raises:
+        ConfigError: for settings that cannot work, or a folder that belongs to another run.
+        TrainingDivergedError: when the loss is no longer a number.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when the state is written.
+    """
+    runtime = runtime or RuntimeConfig()
+    folder = Path(out)
+    accelerator = start_accelerator(runtime.device)
+    with accelerator.main_process_first():
+        train_split, val_split = load_splits(config)
+    if not is_timm_name(config.start):
+        config = dataclasses.replace(config, model=choose_model(config.model, train_split))
+    seed_everything(config.seed)
+    method, record, img_size = _create(config, train_split)
+    run_config = RunConfig(
+        train=config,
+        backbone=record,
+        class_names=train_split.class_names,
+        mean=train_split.mean,
+        std=train_split.std,
+        img_size=img_size,
+    )
+    with accelerator.main_process_first():
+        claim_folder(folder, run_config)
+    if is_finished(folder):
+        return load_run(folder, device=accelerator.device)
+    if accelerator.process_index:
+        seed_everything(config.seed + SEED_STRIDE * accelerator.process_index)
+    training = Training(
+        config=config,
+        runtime=runtime,
+        folder=folder,
+        accelerator=accelerator,
+        method=method.to(accelerator.device),
+        batches=training_batches(
+            config,
+            train_split,
+            image_size=img_size,
+            device=accelerator.device,
+            rank=accelerator.process_index,
+            world_size=accelerator.num_processes,
+        ),
+        val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
+    )
+    training.run()
+    _finish(training)
+    return load_run(folder, device=accelerator.device)
+
+
+def _create(config: TrainConfig, split: Split) -> tuple[Method, BackboneRecord, int | None]:
+    """Return the method with its first weights, the record of its backbone and its image size."""
+    make = backbone_factory(config, split)
+    built: list[tuple[BackboneRecord, int | None]] = []
+
+    def make_and_describe() -> nn.Module:
+        backbone = make()
+        if not built:
+            size = backbone_img_size(backbone) if split.is_image else None
+            built.append((describe_backbone(backbone, config), size))
+        return backbone
+
+    method = create_method(
+        config.method, make_and_describe, split.num_classes, **config.method_overrides
+    )
+    return method, *built[0]
+
+
+def _finish(training: Training) -> None:
+    """Fit the posterior and the decision, and write everything that a finished run has."""
+    config, method, accelerator = training.config, training.method, training.accelerator
+    method.eval()
+    with training.uncompiled():
+        method.fit_posterior(PlainLoader(training.batches, share=True))
+        predictive, labels = predict_split(method, training.val_batches)
+    decision = fit_decision(
+        method, predictive, labels, true_positive_rate=config.true_positive_rate
+    )
+    if accelerator.is_main_process:
+        calibrated = Temperature(value=decision.temperature)(predictive)
+        save_method(training.folder, method)
+        write_decision(training.folder, decision)
+        update_metrics(
+            training.folder,
+            "training",
+            {
+                **_circumstances(training, training.batches),
+                "validation": describe_predictions(predictive, labels),
+                "validation_calibrated": describe_predictions(calibrated, labels),
+            },
+        )
+        remove_state(training.folder)
+    accelerator.wait_for_everyone()
+
+
+def _circumstances(training: Training, batches: DeviceBatches) -> dict[str, Any]:
+    device = training.accelerator.device
+    seconds = training.position.seconds
+    method = training.method
+    num_images = training.steps_per_stage * training.config.batch_size * training.method.num_stages
+    return {
+        "epochs": training.config.epochs,
+        "num_parameters": sum(parameter.numel() for parameter in method.parameters()),
+        "num_train": len(batches.split),
+        "num_val": len(training.val_batches.split),
+        "seconds": seconds,
+        "images_per_second": num_images / max(seconds, 1e-9),
+        "num_processes": training.accelerator.num_processes,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "lrformer": __version__,
+    }

@@ -1,0 +1,103 @@
+"""The data of a run: what it trains on, what it is validated on, and how both become batches."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lrformer.core import ConfigError
+from lrformer.data import DATASETS, PLAIN, DeviceBatches, Split, load_dataset
+from lrformer.data.cache import prepared_splits
+from lrformer.training.backbone import preset_image_size
+from lrformer.training.config import TrainConfig
+
+VALIDATION_BATCH = 512
+
+
+def load_splits(config: TrainConfig) -> tuple[Split, Split]:
+    """Return the training and the validation split; image files are scaled to the model's size."""
+    is_files = config.data not in DATASETS and not prepared_splits(Path(config.data).expanduser())
+    train, val = (
+        load_dataset(
+            config.data,
+            split=split,
+            root=config.root,
+            image_size=preset_image_size(config) if is_files else None,
+            channels=config.channels,
+            classes=config.classes,
+            val_fraction=config.val_fraction,
+            seed=config.seed,
+        )
+        for split in ("train", "val")
+    )
+    return train, val.normalized_like(train)
+
+
+def training_batches(
+    config: TrainConfig,
+    split: Split,
+    *,
+    image_size: int | None,
+    device: torch.device,
+    rank: int = 0,
+    world_size: int = 1,
+) -> DeviceBatches:
+    """Return the pieces of training batches of one process; a last, incomplete batch is left out."""
+    share = world_size * config.accumulate
+    if config.batch_size % share:
+        raise ConfigError(
+            f"batch_size ({config.batch_size}) must be a multiple of processes times accumulate "
+            f"({world_size} x {config.accumulate})."
+        )
+    if len(split) < config.batch_size:
+        raise ConfigError(
+            f"{split.name} has {len(split)} samples, fewer than batch_size ({config.batch_size}); "
+            "choose a smaller batch_size."
+        )
+    return DeviceBatches(
+        split,
+        batch_size=config.batch_size // share,
+        device=device,
+        augment=config.augment if split.is_image else None,
+        shuffle=True,
+        drop_last=True,
+        seed=config.seed,
+        image_size=image_size,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def validation_batches(
+    split: Split, *, image_size: int | None, device: torch.device
+) -> DeviceBatches:
+    """Return the batches of the validation split, whole and in order, in every process."""
+    return DeviceBatches(split, batch_size=VALIDATION_BATCH, device=device, image_size=image_size)
+
+
+class PlainLoader:
+    """The training data without augmentation, for what is set before and fitted after training.
+
+    They come in a shuffled order: a data set may be sorted by class, and some methods look at the
+    first samples only. `share=True` gives each process its own part.
+    """
+
+    def __init__(self, batches: DeviceBatches, *, share: bool) -> None:
+        # A copy, so that the samples are on the device once.
+        plain = copy.copy(batches)
+        plain.augment = PLAIN
+        # Small enough that every process gets a batch.
+        plain.batch_size = min(VALIDATION_BATCH, max(1, len(batches.split) // batches.world_size))
+        plain.drop_last = False
+        plain.rank, plain.world_size = 0, 1
+        self._batches = plain
+        self._part = (batches.rank, batches.world_size) if share else (0, 1)
+        self.dataset = batches.split
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        rank, world_size = self._part
+        for index, batch in enumerate(self._batches.epoch(0)):
+            if index % world_size == rank:
+                yield batch.inputs, batch.labels

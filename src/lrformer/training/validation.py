@@ -1,0 +1,88 @@
+"""Looking at the validation split: during training for the log, after it for temperature and threshold."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lrformer.core import make_generator
+from lrformer.data import DeviceBatches
+from lrformer.heads import Predictive
+from lrformer.heads.predictive import concatenate
+from lrformer.methods import Method, fit_abstention, fit_temperature
+from lrformer.methods.base import evaluating
+from lrformer.metrics import (
+    accuracy,
+    brier_score,
+    expected_calibration_error,
+    logit_norms,
+    negative_log_likelihood,
+    overconfidence,
+)
+from lrformer.training.criterion import Criterion
+from lrformer.training.run_folder import Decision
+
+NUM_BINS = 15
+
+
+@torch.no_grad()
+def predict_split(
+    method: Method, batches: DeviceBatches, *, dtype: torch.dtype | None = None
+) -> tuple[Predictive, Int[Tensor, " b"]]:
+    """Return the prediction for every sample of `batches` and the labels, on the CPU.
+
+    A method whose posterior is missing, or whose ensemble is not complete, gives the logits of what
+    is in training instead.
+    """
+    generator = make_generator(0, batches.device)
+    parts, labels = [], []
+    with evaluating(method):
+        for batch in batches.epoch():
+            with torch.autocast(batches.device.type, dtype, enabled=dtype is not None):
+                if method.needs_posterior:
+                    part = Predictive(logits=_training_logits(method, batch.inputs, batch.labels))
+                else:
+                    part = method.predict(batch.inputs, generator)
+            parts.append(part.to("cpu"))
+            labels.append(batch.labels.cpu())
+    return concatenate(parts), torch.cat(labels)
+
+
+def _training_logits(method: Method, x: Tensor, y: Tensor) -> Tensor:
+    if not isinstance(method.criterion, Criterion):
+        return method(x).float()
+    with method.criterion.recording() as recorded:
+        method.loss(x, y)
+    return recorded[0] if recorded else method(x).float()
+
+
+def describe_predictions(predictive: Predictive, labels: Int[Tensor, " b"]) -> dict[str, Any]:
+    """Return the figures that are logged: accuracy, likelihood, calibration, overconfidence, logit norm."""
+    probs = predictive.probs.double()
+    sure = overconfidence(probs, labels)
+    return {
+        "accuracy": float(accuracy(probs, labels)),
+        "nll": float(negative_log_likelihood(probs, labels)),
+        "brier": float(brier_score(probs, labels)),
+        "ece": float(expected_calibration_error(probs, labels, num_bins=NUM_BINS)),
+        "overconfidence": sure.rate,
+        "confidence_when_wrong": sure.mean_confidence_when_wrong,
+        "logit_norm": logit_norms(predictive.logits).mean,
+    }
+
+
+def fit_decision(
+    method: Method, predictive: Predictive, labels: Int[Tensor, " b"], *, true_positive_rate: float
+) -> Decision:
+    """Return temperature and threshold from validation predictions; the threshold is taken after the temperature."""
+    temperature = fit_temperature(predictive, labels)
+    rule = fit_abstention(
+        temperature(predictive), score=method.default_score, true_positive_rate=true_positive_rate
+    )
+    return Decision(
+        temperature=temperature.value,
+        score=rule.score,
+        threshold=rule.threshold,
+        true_positive_rate=true_positive_rate,
+    )

@@ -1,0 +1,184 @@
+"""Schedule, average, optimizers, criterion: each against a slow reference."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from lrformer.core import ConfigError
+from lrformer.methods import create_method
+from lrformer.models import create_model
+from lrformer.training import OptimizerConfig, TrainConfig
+from lrformer.training.criterion import Criterion
+from lrformer.training.lamb import LAMB
+from lrformer.training.optimizers import build_optimizer, parameter_groups
+from lrformer.training.schedule import learning_rate
+from lrformer.training.weight_average import WeightAverage, average_weight
+from tests.tolerance import TOLERANCE, assert_close
+
+CPU = torch.device("cpu")
+
+
+def test_the_rate_rises_linearly_and_falls_along_half_a_cosine():
+    rates = [
+        learning_rate(step, num_steps=100, warmup_steps=10, peak=2.0, final_ratio=0.1)
+        for step in range(101)
+    ]
+    assert rates[:10] == pytest.approx([0.2 * (step + 1) for step in range(10)])
+    assert rates[10] == pytest.approx(2.0)
+    assert rates[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
+    assert rates[100] == pytest.approx(0.2)
+    assert all(before >= after for before, after in pairwise(rates[9:]))
+
+
+def test_without_warm_up_the_first_rate_is_the_peak():
+    assert learning_rate(0, num_steps=10, warmup_steps=0, peak=0.5) == 0.5
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(100, 5.0), (20, 2.0), (1, 0.1)])
+def test_warm_up_is_five_epochs_or_a_tenth(epochs, expected):
+    config = TrainConfig(data="digits", epochs=epochs)
+    assert config.warmup_epochs == pytest.approx(expected)
+
+
+def test_the_average_of_weights_is_the_slow_one():
+    parameters = [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(4))]
+    average = WeightAverage(parameters)
+    slow = [parameter.detach().double().clone() for parameter in parameters]
+    for step in range(30):
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.add_(torch.randn_like(parameter))
+        average.update(average_weight(step, 0.9))
+        decay = min(0.9, (1 + step) / (10 + step))
+        slow = [
+            decay * s + (1 - decay) * p.detach().double()
+            for s, p in zip(slow, parameters, strict=True)
+        ]
+    for fast, reference in zip(average.averages, slow, strict=True):
+        assert_close(fast, reference, TOLERANCE[torch.float32])
+
+
+def test_swapping_the_average_in_gives_the_weights_back_to_the_bit():
+    parameter = nn.Parameter(torch.randn(5))
+    average = WeightAverage([parameter])
+    with torch.no_grad():
+        parameter.add_(1)
+    before, address = parameter.detach().clone(), parameter.data_ptr()
+    with average.swapped_in():
+        assert torch.equal(parameter.detach(), average.averages[0])
+        assert not torch.equal(parameter.detach(), before)
+    assert torch.equal(parameter.detach(), before)
+    assert parameter.data_ptr() == address
+
+
+def test_only_matrices_are_decayed():
+    def backbone() -> nn.Module:
+        return create_model("lrformer_tiny_patch4_32", num_classes=0, depth=1, learnable_alpha=True)
+
+    method = create_method("deterministic", backbone, 10)
+    groups = parameter_groups(method, method.stage_parameters(), 0.05)
+    names = {id(parameter): name for name, parameter in method.named_parameters()}
+    decayed, kept = ({names[id(p)] for p in group["params"]} for group in groups)
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
+    assert decayed | kept == set(names.values())
+    assert not decayed & kept
+    assert {"backbone.pos_embed", "backbone.cls_token", "backbone.blocks.0.norm1.weight"} <= kept
+    assert "backbone.blocks.0.attn.log_alpha_factor" in kept
+    assert "head.bias" in kept
+    assert {"backbone.blocks.0.attn.qkv.weight", "head.weight"} <= decayed
+    assert "backbone.tokenizer.proj.weight" in decayed
+
+
+def test_an_ensemble_decays_only_the_member_in_training():
+    def backbone() -> nn.Module:
+        return create_model("lrformer_digits", num_classes=0, depth=1)
+
+    method = create_method("deep_ensemble", backbone, 3, num_members=2)
+    method.start_stage(0)
+    groups = parameter_groups(method, method.stage_parameters(), 0.05)
+    chosen = {id(parameter) for group in groups for parameter in group["params"]}
+    assert chosen == {id(parameter) for parameter in method.get_submodule("members.0").parameters()}
+
+
+def test_lamb_is_timms():
+    from timm.optim import Lamb
+
+    torch.manual_seed(1)
+    start = [torch.randn(4, 3), torch.zeros(4), torch.randn(2, 4)]
+    ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
+
+    def groups(parameters: list[nn.Parameter]) -> list[dict]:
+        matrices = [p for p in parameters if p.ndim > 1]
+        vectors = [p for p in parameters if p.ndim < 2]
+        return [
+            {"params": matrices, "weight_decay": 0.1},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+
+    mine = LAMB(groups(ours), lr=0.02, betas=(0.9, 0.99), eps=1e-6)
+    reference = Lamb(groups(theirs), lr=0.02, betas=(0.9, 0.99), eps=1e-6, max_grad_norm=None)
+    for _ in range(12):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        mine.step()
+        reference.step()
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one.detach(), other.detach(), TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lamb"])
+def test_every_optimizer_goes_downhill(name):
+    parameter = nn.Parameter(torch.full((3, 3), 2.0))
+    config = OptimizerConfig(name=name, lr=0.05)
+    optimizer = build_optimizer(config, [{"params": [parameter], "weight_decay": 0.01}], CPU)
+    for _ in range(40):
+        optimizer.zero_grad()
+        parameter.square().sum().backward()
+        optimizer.step()
+    assert float(parameter.detach().square().sum()) < 0.5 * 36
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("name", ["cross_entropy", "binary_cross_entropy"])
+def test_the_criterion_is_the_definition_and_counts_right_answers(name, soft):
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    targets = nn.functional.one_hot(labels, 4).float()
+    if soft:
+        targets = 0.7 * targets + 0.3 * targets.roll(1, 0)
+    criterion = Criterion(name=name, label_smoothing=0.2, device=CPU)
+    actual = criterion(logits, targets if soft else labels)
+    smooth = (0.8 * targets + 0.2 / 4).double()
+    wide = logits.double()
+    if name == "cross_entropy":
+        expected = -(smooth * wide.log_softmax(-1)).sum(-1).mean()
+    else:
+        probs = wide.sigmoid()
+        expected = -(smooth * probs.log() + (1 - smooth) * (1 - probs).log()).mean()
+    assert_close(actual, expected, TOLERANCE[torch.float32])
+    right = int((logits.argmax(-1) == targets.argmax(-1)).sum())
+    assert criterion.counts.tolist() == [right, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": OptimizerConfig(warmup_epochs=3.0), "epochs": 3}, "warmup_epochs"),
+        ({"batch_size": 10, "accumulate": 3}, "accumulate"),
+        ({"loss": "cross_entrpy"}, "Did you mean 'cross_entropy'"),
+        ({"ema_decay": 1.0}, "ema_decay"),
+        ({"true_positive_rate": 0.0}, "true_positive_rate"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(data="digits", **changes)
+
+
+def test_a_wrong_optimizer_gets_the_nearest_name():
+    with pytest.raises(ConfigError, match="Did you mean 'adamw'"):
+        OptimizerConfig(name="adamm")  # pyright: ignore[reportArgumentType]
+    assert math.isclose(OptimizerConfig().lr, 1e-3)

@@ -1,0 +1,226 @@
+"""Stopped in any way, then the same call: the same weights to the bit. And what stops a run for good."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lrformer.core import ConfigError
+from lrformer.training import RuntimeConfig, TrainingDivergedError, train
+from lrformer.training.atomic_files import RunFileError
+from lrformer.training.journal import read_log
+from lrformer.training.state import read_state
+from lrformer.training.step import OptimizerStep
+from tests.training.small import PLAIN, QUIET, SMALL, small, weights
+
+ROOT = Path(__file__).parents[2]
+EVERY_STEP = RuntimeConfig(device="cpu", quiet=True, save_seconds=0.0)
+LONG = small(epochs=6, batch_size=16)
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(1)
+from tests.training.test_resume import EVERY_STEP, LONG, train
+train(LONG, sys.argv[1], runtime=EVERY_STEP)
+"""
+
+
+def stop_at(monkeypatch, number: int, action) -> None:
+    """Call `action` after the optimizer step with this number."""
+    count = 0
+    step = OptimizerStep.__call__
+
+    def counting(self, pieces):
+        nonlocal count
+        step(self, pieces)
+        count += 1
+        if count == number:
+            action()
+
+    monkeypatch.setattr(OptimizerStep, "__call__", counting)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_killed_run_resumes_and_ends_with_the_same_bits(tmp_path):
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(killed)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            found = read_state(killed) if (killed / "state").is_dir() else None
+            if found is not None and found[0].epoch >= 1 and found[0].step >= 3:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    finally:
+        process.kill()
+    found = read_state(killed)
+    assert found is not None
+    assert not (killed / "model.safetensors").exists()
+    train(LONG, killed, runtime=QUIET)
+    train(LONG, tmp_path / "whole", runtime=QUIET)
+    assert weights(killed) == weights(tmp_path / "whole")
+    assert not (killed / "state").exists()
+    log = [json.loads(line) for line in (killed / "log.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in log] == list(range(6))
+
+
+@pytest.mark.parametrize("number", [3, 8, 9, 13])
+def test_an_interrupted_run_resumes_and_ends_with_the_same_bits(tmp_path, monkeypatch, number):
+    config = small(accumulate=2)
+    with monkeypatch.context() as patched:
+        stop_at(patched, number, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "stopped", runtime=QUIET)
+    assert read_state(tmp_path / "stopped") is not None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train(config, tmp_path / "stopped", runtime=QUIET)
+    train(config, tmp_path / "whole", runtime=QUIET)
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+    logs = [[entry["loss"] for entry in read_log(tmp_path / name)] for name in ("stopped", "whole")]
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("number", [4, 10, 14])
+def test_an_ensemble_resumes_at_the_member_it_was_stopped_in(tmp_path, monkeypatch, number):
+    config = small(method="deep_ensemble", method_overrides={"num_members": 2}, epochs=1)
+    config = small(config, epochs=2, batch_size=128)
+    with monkeypatch.context() as patched:
+        stop_at(patched, number, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "stopped", runtime=QUIET)
+    found = read_state(tmp_path / "stopped")
+    assert found is not None
+    steps_per_stage = 2 * (517 // 128)
+    assert found[0].stage == (number - 1) // steps_per_stage
+    train(config, tmp_path / "stopped", runtime=QUIET)
+    train(config, tmp_path / "whole", runtime=QUIET)
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_a_method_with_inducing_points_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    config = small(method="due", method_overrides={}, epochs=2, batch_size=128)
+    with monkeypatch.context() as patched:
+        stop_at(patched, 5, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "stopped", runtime=QUIET)
+    train(config, tmp_path / "stopped", runtime=QUIET)
+    train(config, tmp_path / "whole", runtime=QUIET)
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def poison_loss(step: OptimizerStep) -> None:
+    step.totals += torch.nan
+
+
+def poison_weight(step: OptimizerStep) -> None:
+    step.parameters[0].data.flatten()[0] = torch.inf
+
+
+@pytest.mark.parametrize(
+    ("poison", "what"),
+    [(poison_loss, "the loss is not finite"), (poison_weight, "a weight is not finite")],
+)
+def test_what_is_no_number_stops_the_run_and_keeps_the_last_state(
+    tmp_path, monkeypatch, poison, what
+):
+    config = small(PLAIN, epochs=2)
+    step = OptimizerStep.__call__
+
+    def poisoned(self, pieces):
+        step(self, pieces)
+        poison(self)
+
+    with monkeypatch.context() as patched:
+        stop_at(patched, 9, lambda: patched.setattr(OptimizerStep, "__call__", poisoned))
+        with pytest.raises(TrainingDivergedError, match=f"{what}.*is kept in"):
+            train(config, tmp_path / "stopped", runtime=EVERY_STEP)
+    found = read_state(tmp_path / "stopped")
+    assert found is not None
+    assert all(value.isfinite().all() for value in found[1].values() if value.is_floating_point())
+    train(config, tmp_path / "stopped", runtime=QUIET)
+    train(config, tmp_path / "whole", runtime=QUIET)
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_an_absurd_learning_rate_is_a_clear_stop(tmp_path):
+    config = small(PLAIN, name="sgd", lr=1e30, clip_norm=None, warmup_epochs=0.0)
+    with pytest.raises(TrainingDivergedError, match="smaller lr"):
+        train(config, tmp_path, runtime=QUIET)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):
+    config = small(PLAIN, epochs=2)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        stop_at(patched, 9, lambda: patched.setattr("os.fsync", full))
+        with pytest.raises(RunFileError, match="No space left on device"):
+            train(config, tmp_path / "full", runtime=EVERY_STEP)
+    train(config, tmp_path / "full", runtime=QUIET)
+    train(config, tmp_path / "whole", runtime=QUIET)
+    assert weights(tmp_path / "full") == weights(tmp_path / "whole")
+
+
+def test_a_run_that_was_stopped_between_its_last_files_is_finished(tmp_path, monkeypatch):
+    config = small(epochs=1)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("lrformer.training.running.write_decision", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "stopped", runtime=QUIET)
+    assert (tmp_path / "stopped" / "model.safetensors").is_file()
+    train(config, tmp_path / "stopped", runtime=QUIET)
+    train(config, tmp_path / "whole", runtime=QUIET)
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_a_folder_with_other_settings_is_left_alone(tmp_path):
+    train(small(PLAIN, epochs=1), tmp_path, runtime=QUIET)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match=r"other settings: optimizer\.lr is 0\.003 .* 0\.1 here"):
+        train(small(PLAIN, epochs=1, lr=0.1), tmp_path, runtime=QUIET)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"not empty and has no config\.json"):
+        train(SMALL, tmp_path, runtime=QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_what_a_crash_left_of_the_first_write_is_no_obstacle(tmp_path):
+    (tmp_path / ".config.json.a1b2c3").write_text("{")
+    train(small(PLAIN, epochs=1), tmp_path, runtime=QUIET)
+    assert (tmp_path / "metrics.json").is_file()
+
+
+def test_a_damaged_state_is_named(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        stop_at(patched, 3, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(SMALL, tmp_path, runtime=QUIET)
+    path = tmp_path / "state" / "training.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ConfigError, match=r"training\.safetensors is not a safetensors file"):
+        train(SMALL, tmp_path, runtime=QUIET)

@@ -1,0 +1,180 @@
+"""A run as a folder: what is written comes back to the bit, and what is broken is named."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import lrformer.interop
+from lrformer.core import ConfigError
+from lrformer.data import DeviceBatches, load_dataset
+from lrformer.methods import create_method
+from lrformer.models import create_model
+from lrformer.training import Decision, Run, RunConfig, TrainConfig, load, load_run, update_metrics
+from lrformer.training.atomic_files import RunFileError, read_tensors, replace_file, write_tensors
+from lrformer.training.backbone import backbone_img_size, describe_backbone
+from lrformer.training.run_folder import save_method, write_decision, write_run_config
+from lrformer.training.start import backbone_factory
+
+DIGITS = load_dataset("digits")
+SMALL_GP = {"num_random_features": 32}
+SMALL_MODEL = {"depth": 1, "embed_dim": 16, "num_heads": 2}
+TIMM = {"depth": 1, "img_size": 16, "patch_size": 8, "embed_dim": 48}
+
+
+def write_run(folder: Path, config: TrainConfig):
+    """Write an untrained run with a fitted posterior; return its method and a batch of inputs."""
+    make = backbone_factory(config, DIGITS)
+    backbone = make()
+    method = create_method(config.method, make, 10, **config.method_overrides)
+    size = backbone_img_size(backbone)
+    for stage in range(method.num_stages):
+        method.start_stage(stage)
+        method.finish_stage()
+    batch = next(DeviceBatches(DIGITS, batch_size=40, image_size=size).epoch())
+    method.eval().fit_posterior([batch.inputs])
+    write_run_config(
+        folder,
+        RunConfig(
+            train=config,
+            backbone=describe_backbone(backbone, config),
+            class_names=DIGITS.class_names,
+            mean=DIGITS.mean,
+            std=DIGITS.std,
+            img_size=size,
+        ),
+    )
+    save_method(folder, method)
+    write_decision(
+        folder, Decision(temperature=2.0, score="entropy", threshold=1.0, true_positive_rate=0.9)
+    )
+    return method, batch.inputs
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    config = TrainConfig(
+        data="digits",
+        model="lrformer_digits",
+        model_overrides=SMALL_MODEL,
+        method_overrides=SMALL_GP,
+    )
+    write_run(tmp_path / "run", config)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "start"),
+    [
+        ("lrformer", SMALL_GP, None),
+        ("sngp", SMALL_GP, None),
+        ("deep_ensemble", {"num_members": 2}, None),
+        ("duq", {"centroid_dim": 4}, None),
+        ("lrformer", SMALL_GP, "vit_tiny_patch16_224"),
+    ],
+)
+def test_a_run_predicts_from_its_folder_what_it_predicted_before(
+    tmp_path, method, overrides, start
+):
+    config = TrainConfig(
+        data="digits",
+        model="lrformer_digits",
+        model_overrides=TIMM if start else SMALL_MODEL,
+        start=start,
+        pretrained=False,
+        method=method,
+        method_overrides=overrides,
+    )
+    before, inputs = write_run(tmp_path, config)
+    run = load(tmp_path)
+    assert isinstance(run, Run)
+    raw = torch.from_numpy(DIGITS.x[:40])
+    assert torch.equal(run.preprocess(raw), inputs)
+    predictive = run.predict(raw, is_calibrated=False)
+    assert torch.equal(predictive.logits, before.predict(inputs).logits)
+    assert torch.equal(run.predict(raw).logits, predictive.logits / 2)
+    assert run.config.train == config
+    assert run.class_names == DIGITS.class_names
+    accepted = run.is_in_distribution(run.predict(raw))
+    assert torch.equal(accepted, run.predict(raw).uncertainty("entropy") <= 1.0)
+
+
+def test_weights_and_posterior_lie_in_their_own_files(run_folder):
+    weights, _ = read_tensors(run_folder / "model.safetensors")
+    posterior, _ = read_tensors(run_folder / "posterior.safetensors")
+    names = {"precision", "root", "fitted"}
+    assert {name.rpartition(".")[2] for name in posterior} == names
+    assert all(".posterior." in name for name in posterior)
+    assert not any(name.rpartition(".")[2] in names for name in weights)
+
+
+def test_load_also_opens_a_saved_model(tmp_path):
+    model = create_model("lrformer_digits", depth=1)
+    lrformer.interop.save(model, tmp_path)
+    loaded = load(tmp_path)
+    assert isinstance(loaded, torch.nn.Module)
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(loaded(x), model.eval()(x))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "posterior.safetensors", "decision.json"]
+)
+def test_a_missing_or_damaged_file_is_named(run_folder, name):
+    path = run_folder / name
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ConfigError, match=name):
+        load_run(run_folder)
+    path.unlink()
+    with pytest.raises(ConfigError, match=name):
+        load_run(run_folder)
+
+
+def test_a_newer_schema_is_refused_by_name(run_folder):
+    path = run_folder / "config.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "schema": 99, "lrformer": "9.9"}))
+    with pytest.raises(ConfigError, match=r"schema 99, written by lrformer 9\.9.*Update lrformer"):
+        load_run(run_folder)
+    path.write_text(json.dumps({**record, "schema": None}))
+    with pytest.raises(ConfigError, match="no valid schema"):
+        load_run(run_folder)
+
+
+def test_weights_of_another_model_are_refused(run_folder):
+    tensors, _ = read_tensors(run_folder / "model.safetensors")
+    tensors.pop(next(name for name in tensors if name.startswith("backbone.")))
+    write_tensors(run_folder / "model.safetensors", tensors)
+    with pytest.raises(ConfigError, match="does not fit the model"):
+        load_run(run_folder)
+
+
+def test_inputs_of_the_wrong_kind_are_refused(run_folder):
+    run = load_run(run_folder)
+    with pytest.raises(ConfigError, match="uint8"):
+        run.predict(torch.rand(2, 8, 8, 1))
+    with pytest.raises(ConfigError, match="uint8"):
+        run.predict(torch.zeros(2, 8, 8, 3, dtype=torch.uint8))
+
+
+def test_a_section_of_the_metrics_leaves_the_others_alone(tmp_path):
+    update_metrics(tmp_path, "training", {"loss": 1.0})
+    update_metrics(tmp_path, "test", {"ece": float("nan")})
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics == {"training": {"loss": 1.0}, "test": {"ece": None}}
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunFileError, match="No space left on device"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]

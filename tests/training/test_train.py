@@ -1,0 +1,171 @@
+"""Whole runs: what they write, that they learn, and that equal things are equal."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from lrformer.core import ConfigError, MissingExtraError
+from lrformer.methods import list_methods
+from lrformer.training import RuntimeConfig, load_run, train
+from lrformer.training.atomic_files import read_tensors
+from tests.tolerance import assert_close
+from tests.training.small import PLAIN, QUIET, flat, small
+
+OVERRIDES = {
+    "mcd_gp": {"num_random_features": 32},
+    "dnn_gp": {"num_random_features": 32},
+    "sngp": {"num_random_features": 32},
+    "lrformer": {"num_random_features": 32},
+    "duq": {"centroid_dim": 8, "gamma": 0.9, "length_scale": 0.3},
+    "deep_ensemble": {"num_members": 2},
+}
+
+
+@pytest.mark.parametrize("method", list_methods())
+def test_every_method_trains_and_predicts_from_its_folder(tmp_path, method):
+    config = small(method=method, method_overrides=OVERRIDES.get(method, {}), epochs=1)
+    run = train(config, tmp_path / "run", runtime=QUIET)
+    files = {path.name for path in run.path.iterdir()}
+    assert files == {
+        "config.json",
+        "decision.json",
+        "log.jsonl",
+        "metrics.json",
+        "model.safetensors",
+        "posterior.safetensors",
+    }
+    again = load_run(run.path)
+    raw = torch.zeros(3, 8, 8, 1, dtype=torch.uint8)
+    generators = [torch.Generator().manual_seed(0) for _ in range(2)]
+    first = run.predict(raw, generator=generators[0])
+    second = again.predict(raw, generator=generators[1])
+    assert torch.equal(first.logits, second.logits)
+    assert first.logits.isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "lr"), [("adamw", 1e-2), ("sgd", 0.1), ("lamb", 3e-2)])
+def test_every_optimizer_learns_the_digits(tmp_path, name, lr):
+    config = small(PLAIN, name=name, lr=lr, epochs=12, batch_size=32, label_smoothing=0.0)
+    train(config, tmp_path, runtime=QUIET)
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert log[-1]["loss"] < 0.8 * log[0]["loss"]
+    assert log[-1]["val_accuracy"] > 0.6  # chance is a quarter
+    metrics = json.loads((tmp_path / "metrics.json").read_text())["training"]
+    assert metrics["validation"]["accuracy"] == pytest.approx(log[-1]["val_accuracy"])
+    assert metrics["validation_calibrated"]["nll"] <= metrics["validation"]["nll"] + 1e-6
+
+
+def test_the_log_has_every_figure_of_every_epoch(tmp_path):
+    train(small(epochs=2), tmp_path, runtime=QUIET)
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in log] == [0, 1]
+    wanted = {"loss", "accuracy", "lr", "seconds", "images_per_second", "val_accuracy", "val_nll"}
+    assert wanted | {"val_ece", "val_logit_norm", "val_overconfidence"} <= set(log[0])
+
+
+def test_pieces_of_a_batch_are_the_batch(tmp_path):
+    whole = train(small(PLAIN, name="sgd", lr=0.05), tmp_path / "a", runtime=QUIET)
+    pieces = train(small(PLAIN, name="sgd", lr=0.05, accumulate=4), tmp_path / "b", runtime=QUIET)
+    one, other = (flat(run.path, "model.safetensors") for run in (whole, pieces))
+    assert_close(other, one, 1e-6)
+
+
+def test_the_same_seed_is_the_same_run_and_another_is_not(tmp_path):
+    runs = [
+        train(small(epochs=1, seed=seed), tmp_path / str(index), runtime=QUIET)
+        for index, seed in enumerate((0, 0, 1))
+    ]
+    first, second, third = ((run.path / "model.safetensors").read_bytes() for run in runs)
+    assert first == second
+    assert first != third
+
+
+def test_a_finished_run_is_only_loaded(tmp_path, monkeypatch):
+    config = small(PLAIN, epochs=1)
+    train(config, tmp_path, runtime=QUIET)
+    monkeypatch.setattr("lrformer.training.loop.Training.run", None)
+    run = train(config, tmp_path, runtime=QUIET)
+    assert run.class_names == ("0", "1", "2", "3")
+
+
+def test_the_threshold_accepts_the_stated_share_of_validation(tmp_path):
+    from lrformer.training.splits import load_splits
+
+    config = small(PLAIN, epochs=1, true_positive_rate=0.8)
+    run = train(config, tmp_path, runtime=QUIET)
+    _, val = load_splits(config)
+    accepted = run.is_in_distribution(run.predict(torch.from_numpy(val.x[:])))
+    assert 0.8 <= float(accepted.float().mean()) < 0.8 + 2 / len(val)
+
+
+def test_a_run_starts_from_the_backbone_of_another_at_another_size(tmp_path):
+    first = train(small(epochs=2), tmp_path / "a", runtime=QUIET)
+    larger = {**first.config.train.model_overrides, "img_size": 16}
+    config = small(epochs=1, start=str(first.path), model_overrides=larger, lr=1e-9)
+    second = train(config, tmp_path / "b", runtime=QUIET)
+    kept = "backbone.blocks.0.mlp.fc1.weight"
+    one, other = (read_tensors(run.path / "model.safetensors")[0] for run in (first, second))
+    assert_close(other[kept], one[kept], 1e-4)
+    assert one["backbone.pos_embed"].shape[1] == 16
+    assert other["backbone.pos_embed"].shape[1] == 64
+    deeper = {**first.config.train.model_overrides, "depth": 2}
+    config = small(start=str(first.path), model_overrides=deeper)
+    with pytest.raises(ConfigError, match="cannot start this model"):
+        train(config, tmp_path / "c", runtime=QUIET)
+
+
+def test_points_are_trained_on_too(tmp_path):
+    overrides = {"depth": 1, "embed_dim": 16, "num_heads": 2}
+    config = small(PLAIN, data="two_moons", classes=None, model="auto", model_overrides=overrides)
+    config = small(config, epochs=2)
+    run = train(config, tmp_path, runtime=QUIET)
+    assert run.config.train.model == "lrformer_two_moons"
+    assert run.predict(torch.zeros(2, 2)).logits.shape == (2, 2)
+
+
+def test_mixed_images_have_soft_targets_and_train(tmp_path):
+    from lrformer.data import AugmentConfig
+
+    augment = AugmentConfig(mixup_alpha=0.2, cutmix_alpha=1.0)
+    config = small(PLAIN, epochs=1, augment=augment, loss="binary_cross_entropy")
+    run = train(config, tmp_path, runtime=QUIET)
+    assert run.method.num_classes == 4
+
+
+def test_bfloat16_trains_with_float32_weights(tmp_path):
+    run = train(small(epochs=1, precision="bfloat16"), tmp_path, runtime=QUIET)
+    dtypes = {parameter.dtype for parameter in run.method.parameters()}
+    assert dtypes == {torch.float32}
+
+
+def test_tensorboard_without_its_package_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match="tensorboard"):
+        train(small(epochs=1), tmp_path, runtime=RuntimeConfig(device="cpu", tensorboard=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "lrformer_digit"}, "Did you mean 'lrformer_digits'"),
+        ({"method": "snpg"}, "Did you mean 'sngp'"),
+        ({"model_overrides": {"detph": 1}}, "Did you mean 'depth'"),
+        ({"method_overrides": {"ridg": 1}}, "Did you mean 'ridge'"),
+        ({"start": "vit_tiny_patch16_22"}, "Did you mean 'vit_tiny_patch16_224'"),
+        ({"batch_size": 4096}, "smaller batch_size"),
+    ],
+)
+def test_a_wrong_name_is_refused_before_the_run_begins(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        train(small(**changes), tmp_path / "run", runtime=QUIET)
+    if "batch_size" not in changes:
+        assert not (tmp_path / "run").exists()
+
+
+def test_plain_lines_are_shown_where_there_is_no_terminal(tmp_path, capsys):
+    train(small(PLAIN, epochs=1), tmp_path, runtime=RuntimeConfig(device="cpu"))
+    shown = capsys.readouterr().err
+    assert "epoch 1/1  loss" in shown
+    assert "images/s" in shown
