@@ -1,0 +1,149 @@
+"""The parts of a vision transformer, whoever wrote it: ours, timm's and transformers' are known."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from lrformer.models.tokenizer import ConvEmbed
+
+PoolKind = Literal["token", "avg", "seq", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BlockParts:
+    """One transformer layer; `order` says where its norms stand."""
+
+    name: str
+    module: nn.Module
+    order: Literal["pre", "post"]
+    norm_1: nn.Module
+    attention: nn.Module
+    norm_2: nn.Module
+    mlp: nn.Module
+    scale_1: nn.Module | None = None
+    scale_2: nn.Module | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Structure:
+    """A whole transformer from input to logits."""
+
+    embedding: nn.Module
+    blocks: tuple[BlockParts, ...]
+    final_norm: nn.Module | None
+    pool: PoolKind
+    pool_score: nn.Linear | None
+    num_tokens: int
+    num_pooled: int
+    head: nn.Module
+
+
+def read_structure(model: nn.Module) -> Structure | None:
+    """Return the parts of a transformer, or None for a model that is none that we know."""
+    backbone, head = _split(model)
+    for read in (_read_ours, _read_timm, _read_transformers):
+        structure = read(backbone, head)
+        if structure is not None:
+            return structure
+    return None
+
+
+def _split(model: nn.Module) -> tuple[Any, nn.Module | None]:
+    """Return backbone and head of a model that holds them apart; the model itself and None otherwise."""
+    backbone, head = getattr(model, "backbone", None), getattr(model, "head", None)
+    if isinstance(backbone, nn.Module) and isinstance(head, nn.Module):
+        return backbone, head
+    return model, None
+
+
+def _read_ours(model: Any, head: nn.Module | None) -> Structure | None:
+    if not all(hasattr(model, name) for name in ("tokenizer", "blocks", "pool", "norm")):
+        return None
+    order = "pre" if type(model.blocks[0]).__name__ == "PreNormBlock" else "post"
+    kind = model.pool.kind
+    return Structure(
+        embedding=model.tokenizer
+        if isinstance(model.tokenizer, ConvEmbed)
+        else model.tokenizer.proj,
+        blocks=_blocks(model.blocks, "blocks", order),
+        final_norm=model.norm,
+        pool=kind,
+        pool_score=model.pool.score,
+        num_tokens=model.pos_embed.shape[1],
+        num_pooled=model.pos_embed.shape[1],
+        head=head or model.head,
+    )
+
+
+def _read_timm(model: Any, head: nn.Module | None) -> Structure | None:
+    if not all(hasattr(model, name) for name in ("patch_embed", "blocks", "norm", "head")):
+        return None
+    block = model.blocks[0]
+    is_known = all(hasattr(block, name) for name in ("norm1", "attn", "norm2", "mlp"))
+    others = (getattr(model, name, None) for name in ("norm_pre", "attn_pool"))
+    if not is_known or not all(part is None or isinstance(part, nn.Identity) for part in others):
+        return None
+    known: dict[str, PoolKind] = {"token": "token", "avg": "avg"}
+    fc_norm = getattr(model, "fc_norm", None)
+    has_fc_norm = fc_norm is not None and not isinstance(fc_norm, nn.Identity)
+    prefix = getattr(model, "num_prefix_tokens", 1)
+    if type(block).__name__ != "Block":
+        return None
+    return Structure(
+        embedding=model.patch_embed.proj,
+        blocks=_blocks(model.blocks, "blocks", "pre"),
+        final_norm=fc_norm if has_fc_norm else model.norm,
+        pool=known.get(model.global_pool, "unknown"),
+        pool_score=None,
+        num_tokens=model.patch_embed.num_patches + prefix,
+        num_pooled=model.patch_embed.num_patches,
+        head=head or model.head,
+    )
+
+
+def _read_transformers(model: Any, head: nn.Module | None) -> Structure | None:
+    base = getattr(model, "base_model", model)
+    if not all(hasattr(base, name) for name in ("embeddings", "layers", "layernorm")):
+        return None
+    classifier = head or getattr(model, "classifier", None) or nn.Identity()
+    prefix = "layers" if base is model else f"{model.base_model_prefix}.layers"
+    blocks = tuple(
+        BlockParts(
+            name=f"{prefix}.{index}",
+            module=layer,
+            order="pre",
+            norm_1=layer.layernorm_before,
+            attention=layer.attention,
+            norm_2=layer.layernorm_after,
+            mlp=layer.mlp,
+        )
+        for index, layer in enumerate(base.layers)
+    )
+    return Structure(
+        embedding=base.embeddings.patch_embeddings.projection,
+        blocks=blocks,
+        final_norm=base.layernorm,
+        pool="token",
+        pool_score=None,
+        num_tokens=base.embeddings.position_embeddings.shape[1],
+        num_pooled=1,
+        head=classifier,
+    )
+
+
+def _blocks(blocks: Any, prefix: str, order: Literal["pre", "post"]) -> tuple[BlockParts, ...]:
+    return tuple(
+        BlockParts(
+            name=f"{prefix}.{index}",
+            module=block,
+            order=order,
+            norm_1=block.norm1,
+            attention=block.attn,
+            norm_2=block.norm2,
+            mlp=block.mlp,
+            scale_1=getattr(block, "ls1", None),
+            scale_2=getattr(block, "ls2", None),
+        )
+        for index, block in enumerate(blocks)
+    )

@@ -1,0 +1,130 @@
+"""Predictions for image files: read ahead in threads, predicted in batches, given out in order, one row a file."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lrformer.core import ConfigError, LRFormerError, make_generator
+from lrformer.data import read_image
+from lrformer.data.image_file import is_image_file
+from lrformer.training import Run
+
+DEFAULT_FILES_AT_A_TIME = 64
+MOST_READERS = 8
+GLOB_CHARACTERS = "*?["
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePrediction:
+    """What a run says about one file; everything but `file` and `error` is None where it could not be read.
+
+    Attributes:
+        label: the most probable class, by name.
+        uncertainty: by the score that the run keeps its threshold for.
+        is_in_distribution: whether the uncertainty is at most that threshold.
+    """
+
+    file: str
+    label: str | None = None
+    probability: float | None = None
+    uncertainty: float | None = None
+    is_in_distribution: bool | None = None
+    error: str | None = None
+
+
+def find_files(places: Sequence[str]) -> list[Path]:
+    """Return the files that the names stand for: folders are searched, globs expanded, the rest taken as it is.
+
+    A name that stands for nothing stays in the list, so that it becomes a row with its error and is not lost.
+    """
+    files: list[Path] = []
+    for place in places:
+        path = Path(place).expanduser()
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file() and is_image_file(p))
+            files += inside or [path]
+        elif not path.exists() and any(character in place for character in GLOB_CHARACTERS):
+            start = Path(path.anchor)
+            found = sorted(start.glob(str(path.relative_to(start))))
+            files += find_files([str(match) for match in found]) or [path]
+        else:
+            files.append(path)
+    return files
+
+
+def predict_files(
+    run: Run,
+    files: Iterable[str | Path],
+    *,
+    batch_size: int = DEFAULT_FILES_AT_A_TIME,
+    seed: int = 0,
+) -> Iterator[FilePrediction]:
+    """Return an iterator of one prediction for each file, in their order, in memory for two batches only.
+
+    A file that cannot be read gives a row with its error; the others are not affected.
+
+    Args:
+        seed: of the draws of a sampling method.
+    """
+    if run.config.img_size is None:
+        raise ConfigError(f"{run.path} was trained on points, not on images; it cannot read files.")
+    if batch_size < 1:
+        raise ConfigError(f"batch_size ({batch_size}) must be at least 1.")
+    return _predict_files(run, map(Path, files), batch_size, make_generator(seed, run.device))
+
+
+def _predict_files(
+    run: Run, files: Iterator[Path], batch_size: int, generator: torch.Generator
+) -> Iterator[FilePrediction]:
+    readers = min(MOST_READERS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(readers) as pool:
+
+        def submit() -> list[tuple[Path, Future[np.ndarray]]]:
+            return [(path, pool.submit(_read, run, path)) for path in islice(files, batch_size)]
+
+        waiting = submit()
+        while waiting:
+            # The next batch is read while this one is predicted.
+            present, waiting = waiting, submit()
+            yield from _predict_batch(run, present, generator)
+
+
+def _read(run: Run, path: Path) -> np.ndarray:
+    if path.is_dir():
+        raise ConfigError(f"{path}: the folder has no image in it.")
+    return read_image(path, image_size=run.config.img_size, channels=run.config.channels)
+
+
+def _predict_batch(
+    run: Run, batch: list[tuple[Path, Future[np.ndarray]]], generator: torch.Generator
+) -> list[FilePrediction]:
+    images, rows, errors = [], [], {}
+    for row, (path, reading) in enumerate(batch):
+        try:
+            images.append(reading.result())
+            rows.append(row)
+        except (LRFormerError, OSError) as error:
+            errors[row] = str(error).removeprefix(f"{path}: ")
+    found: dict[int, FilePrediction] = {
+        row: FilePrediction(file=str(batch[row][0]), error=error) for row, error in errors.items()
+    }
+    if images:
+        predictive = run.predict(torch.from_numpy(np.stack(images)), generator=generator)
+        probability, label = predictive.probs.max(dim=-1)
+        uncertainty = predictive.uncertainty(run.decision.score)
+        is_known = run.is_in_distribution(predictive)
+        for position, row in enumerate(rows):
+            found[row] = FilePrediction(
+                file=str(batch[row][0]),
+                label=run.class_names[int(label[position])],
+                probability=float(probability[position]),
+                uncertainty=float(uncertainty[position]),
+                is_in_distribution=bool(is_known[position]),
+            )
+    return [found[row] for row in range(len(batch))]

@@ -1,0 +1,243 @@
+"""From predictions to scores: every metric, for every score, on every set that is named."""
+
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lrformer.core import ConfigError, make_generator
+from lrformer.evaluation.conventions import EvaluationConfig
+from lrformer.evaluation.predictions import Predictions
+from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores
+from lrformer.metrics import (
+    Interval,
+    bootstrap_classification,
+    bootstrap_detection,
+    bootstrap_selective,
+    detection_metrics,
+    selective_metrics,
+)
+from lrformer.metrics.inputs import as_probs, as_scores, as_tensor
+from lrformer.metrics.resampling import draw_counts, weighted_mean
+
+CORRUPTED_MEAN = "corrupted (mean)"
+DRAWS_AT_A_TIME = 100
+
+
+def evaluate(
+    predictions: Predictions,
+    *,
+    ood: Mapping[str, Predictions] | None = None,
+    corrupted: Mapping[str, Predictions] | None = None,
+    config: EvaluationConfig | None = None,
+    about: dict[str, Any] | None = None,
+) -> Scores:
+    """Return every metric of a test set, of OOD sets and of corrupted versions of the test set.
+
+    On OOD sets all scores have intervals. On corrupted sets, of which there may be 75, the probabilities and the
+    default score have them, and the other scores have their value alone.
+
+    Args:
+        predictions: for the in-distribution test set, with labels.
+        ood: by the names under which they are reported; labels are not looked at.
+        corrupted: the same, with labels.
+        about: what was run, kept in the record for its reader.
+    """
+    config = config or EvaluationConfig()
+    ood, corrupted = dict(ood or {}), dict(corrupted or {})
+    _check(predictions, ood, corrupted)
+    test = predictions.name
+    metrics = list(_labeled_metrics(test, predictions, config, full=True))
+    for name, outside in ood.items():
+        metrics += _confidence_metrics(name, outside, config)
+        metrics += _detection(name, predictions, outside, config, full=True)
+    shifted: list[Metric] = []
+    for name, outside in corrupted.items():
+        shifted += _labeled_metrics(name, outside, config, full=False)
+        shifted += _detection(name, predictions, outside, config, full=False)
+    sets = [_set(test, "id", predictions)]
+    sets += [_set(name, "ood", entry) for name, entry in ood.items()]
+    sets += [_set(name, "corrupted", entry) for name, entry in corrupted.items()]
+    if corrupted:
+        total = sum(map(len, corrupted.values()))
+        sets.append(EvaluatedSet(name=CORRUPTED_MEAN, role="mean", num_samples=total))
+    return Scores(
+        sets=tuple(sets),
+        metrics=(*metrics, *shifted, *_mean_over_sets(shifted, num_sets=len(corrupted))),
+        default_score=predictions.default_score,
+        given_scores=tuple(predictions.scores),
+        num_classes=predictions.probs.shape[1],
+        config=config,
+        conventions=config.in_words(),
+        about=about or {},
+    )
+
+
+def _set(name: str, role: str, predictions: Predictions) -> EvaluatedSet:
+    return EvaluatedSet(name=name, role=role, num_samples=len(predictions))
+
+
+def _check(
+    test: Predictions, ood: Mapping[str, Predictions], corrupted: Mapping[str, Predictions]
+) -> None:
+    """Raise before the first draw if a set cannot be compared with the test set."""
+    for name, entry in {test.name: test, **corrupted}.items():
+        if entry.labels is None:
+            raise ConfigError(f"{name} has no labels; only an OOD set can be evaluated without.")
+    taken = [test.name, *ood, *corrupted, CORRUPTED_MEAN]
+    for name in taken:
+        if taken.count(name) > 1:
+            raise ConfigError(f"two sets are named '{name}'; give each a name of its own.")
+    for name, entry in {**ood, **corrupted}.items():
+        if entry.probs.shape[1] != test.probs.shape[1]:
+            raise ConfigError(
+                f"{name} has probabilities of {entry.probs.shape[1]} classes but {test.name} of "
+                f"{test.probs.shape[1]}; both must come from the same model."
+            )
+        missing = [score for score in test.scores if score not in entry.scores]
+        if missing:
+            raise ConfigError(
+                f"{name} lacks the score {missing[0]} that {test.name} has; predict both alike."
+            )
+
+
+def _generator(config: EvaluationConfig, *names: str) -> torch.Generator:
+    """Return the generator of one set and score: its intervals do not depend on what else is evaluated."""
+    # All in one hash: torch's generator on the CPU looks at the low 32 bits of a seed only.
+    return make_generator(zlib.crc32("\0".join([str(config.seed), *names]).encode()))
+
+
+def _labeled_metrics(
+    name: str, predictions: Predictions, config: EvaluationConfig, *, full: bool
+) -> Iterable[Metric]:
+    """Yield the metrics of probabilities against labels, and of ranking by each score."""
+    assert predictions.labels is not None
+    bootstrap = {"num_draws": config.num_draws, "level": config.level}
+    yield from _named(
+        name,
+        None,
+        bootstrap_classification(
+            predictions.probs,
+            predictions.labels,
+            generator=_generator(config, name),
+            num_bins=config.num_bins,
+            threshold=config.threshold,
+            **bootstrap,
+        ),
+    )
+    yield from _named(name, None, _mean_intervals(name, _norms(predictions), config))
+    for score, values in predictions.scores.items():
+        if full or score == predictions.default_score:
+            ranked = bootstrap_selective(
+                values,
+                predictions.probs,
+                predictions.labels,
+                generator=_generator(config, name, score),
+                coverages=config.coverages,
+                **bootstrap,
+            )
+            yield from _named(name, score, ranked)
+            continue
+        plain = selective_metrics(
+            values, predictions.probs, predictions.labels, coverages=config.coverages
+        )
+        yield Metric(dataset=name, score=score, name="aurc", value=plain.aurc)
+        for share, value in zip(plain.coverages, plain.accuracies, strict=True):
+            yield Metric(dataset=name, score=score, name=f"accuracy_at_{share:g}", value=value)
+
+
+def _detection(
+    name: str, inside: Predictions, outside: Predictions, config: EvaluationConfig, *, full: bool
+) -> Iterable[Metric]:
+    """Yield how well each score tells `outside` from `inside`."""
+    for score, values in inside.scores.items():
+        other = outside.scores[score]
+        if full or score == inside.default_score:
+            found = bootstrap_detection(
+                values,
+                other,
+                generator=_generator(config, name, score, "detection"),
+                num_draws=config.num_draws,
+                level=config.level,
+            )
+            yield from _named(name, score, found)
+            continue
+        plain = detection_metrics(values, other)
+        for metric in (
+            "auroc",
+            "aupr_ood_positive",
+            "aupr_id_positive",
+            "fpr95_ood_positive",
+            "fpr95_id_positive",
+        ):
+            yield Metric(dataset=name, score=score, name=metric, value=getattr(plain, metric))
+
+
+def _confidence_metrics(
+    name: str, outside: Predictions, config: EvaluationConfig
+) -> Iterable[Metric]:
+    """Yield how sure the model is of a set on which nothing is right (def. overconfidence)."""
+    confidence = as_probs(outside.probs, name=f"{name}: probs").amax(dim=1)
+    values = {
+        "overconfidence_rate": (confidence > config.threshold).double(),
+        "overconfidence_mean_confidence": confidence,
+        **_norms(outside),
+    }
+    return _named(name, None, _mean_intervals(name, values, config))
+
+
+def _norms(predictions: Predictions) -> dict[str, Float[Tensor, " b"]]:
+    """Return the norms of the logits under the metric's name, where they are known."""
+    if predictions.logit_norm is None:
+        return {}
+    return {"logit_norm": as_scores(as_tensor(predictions.logit_norm), name="logit_norm")}
+
+
+def _mean_intervals(
+    name: str, values: Mapping[str, Float[Tensor, " b"]], config: EvaluationConfig
+) -> dict[str, Interval]:
+    """Return the mean of each of `values` with its bootstrap interval."""
+    if not values:
+        return {}
+    generator = _generator(config, name, "means")
+    size = len(next(iter(values.values())))
+    draws: dict[str, list[Tensor]] = {metric: [] for metric in values}
+    for start in range(0, config.num_draws, DRAWS_AT_A_TIME):
+        num_draws = min(DRAWS_AT_A_TIME, config.num_draws - start)
+        counts = draw_counts(num_draws, size, generator=generator)
+        for metric, column in values.items():
+            draws[metric].append(weighted_mean(counts, column))
+    tails = torch.tensor([(1 - config.level) / 2, (1 + config.level) / 2], dtype=torch.float64)
+    intervals = {}
+    for metric, column in values.items():
+        low, high = torch.cat(draws[metric]).quantile(tails).tolist()
+        intervals[metric] = Interval(
+            value=float(column.mean()),
+            low=low,
+            high=high,
+            level=config.level,
+            num_draws=config.num_draws,
+        )
+    return intervals
+
+
+def _named(dataset: str, score: str | None, intervals: Mapping[str, Interval]) -> list[Metric]:
+    return [
+        Metric(dataset=dataset, score=score, name=name, value=i.value, low=i.low, high=i.high)
+        for name, i in intervals.items()
+    ]
+
+
+def _mean_over_sets(metrics: list[Metric], *, num_sets: int) -> list[Metric]:
+    """Return the mean over the corrupted sets of every metric that all of them have."""
+    groups: dict[tuple[str, str | None], list[float]] = {}
+    for metric in metrics:
+        groups.setdefault((metric.name, metric.score), []).append(metric.value)
+    return [
+        Metric(dataset=CORRUPTED_MEAN, name=name, score=score, value=sum(values) / num_sets)
+        for (name, score), values in groups.items()
+        if len(values) == num_sets
+    ]

@@ -1,0 +1,151 @@
+"""The data that a run is judged by: its own test set, unknown sets, corrupted versions, each seen as the run sees it."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lrformer.core import ConfigError
+from lrformer.core.registry import did_you_mean
+from lrformer.data import (
+    DATASETS,
+    SEVERITIES,
+    Split,
+    list_corruptions,
+    list_splits,
+    load_dataset,
+    select_classes,
+)
+from lrformer.data.cache import prepared_splits
+from lrformer.training import RunConfig
+from lrformer.training.backbone import preset_image_size
+
+OTHER_CLASSES = "other-classes"
+ALL_CORRUPTIONS = "all"
+OOD_PREFIX = "ood-"
+# Rec. 601 luma, as image libraries convert to gray.
+GRAY_WEIGHTS = (0.299, 0.587, 0.114)
+
+
+def load_test_split(config: RunConfig, *, root: str | Path | None = None) -> Split:
+    """Return the test split of the data that the run was trained on; the validation split where there is none."""
+    data = config.train.data
+    names = list_splits(data, root=root or config.train.root)
+    split = "test" if "test" in names else "val"
+    return _load(config, data, split, root=root, classes=config.train.classes)
+
+
+def default_ood(config: RunConfig, *, root: str | Path | None = None) -> list[str]:
+    """Return the unknown sets that come with the run's own data: its `ood-*` splits, and classes left out."""
+    data = config.train.data
+    names = list_splits(data, root=root or config.train.root)
+    found = [f"{data}:{name}" for name in names if name.startswith(OOD_PREFIX)]
+    return [*found, OTHER_CLASSES] if config.train.classes is not None else found
+
+
+def load_ood_split(
+    config: RunConfig, spec: str, *, root: str | Path | None = None
+) -> tuple[str, Split]:
+    """Return the name for reports and the data of one unknown set.
+
+    Args:
+        spec: a data set or folder, `svhn`, `photos/`, optionally with the split, `photos/:ood-faces`; or
+            `other-classes`, those of the run's own data that it was not trained on.
+    """
+    if spec == OTHER_CLASSES:
+        return OTHER_CLASSES, _load_other_classes(config, root=root)
+    place, split = _parse(spec)
+    if split is None:
+        names = list_splits(place, root=root or config.train.root)
+        split = next((name for name in ("test", "val") if name in names), names[0])
+    loaded = _load(config, place, split, root=root)
+    name = place if place in DATASETS else Path(place).expanduser().resolve().name
+    return (split if split.startswith(OOD_PREFIX) else name), loaded
+
+
+def parse_corruptions(specs: Sequence[str]) -> list[tuple[str, int]]:
+    """Return kinds and severities: of `fog:3` one, of `fog` all five, of `all` every kind at every severity."""
+    known = list_corruptions()
+    wanted: dict[tuple[str, int], None] = {}
+    for spec in specs:
+        kind, _, severity = spec.partition(":")
+        if kind != ALL_CORRUPTIONS and kind not in known:
+            raise ConfigError(
+                f"unknown corruption '{kind}'.{did_you_mean(kind, [*known, ALL_CORRUPTIONS])} Known: "
+                f"{ALL_CORRUPTIONS}, {', '.join(known)}."
+            )
+        if severity and severity not in map(str, SEVERITIES):
+            raise ConfigError(f"corruption '{spec}': severity ({severity}) must be one of 1 to 5.")
+        for name in known if kind == ALL_CORRUPTIONS else [kind]:
+            for level in [int(severity)] if severity else SEVERITIES:
+                wanted[name, level] = None
+    return list(wanted)
+
+
+def _parse(spec: str) -> tuple[str, str | None]:
+    """Return place and split of `PLACE` or `PLACE:SPLIT`; a place with a colon in its name is still a place."""
+    if spec in DATASETS or Path(spec).expanduser().is_dir():
+        return spec, None
+    place, colon, split = spec.rpartition(":")
+    if colon and (place in DATASETS or Path(place).expanduser().is_dir()):
+        return place, split
+    known = [*DATASETS, OTHER_CLASSES]
+    raise ConfigError(
+        f"'{spec}' is neither a data set nor a directory.{did_you_mean(spec, known)} Known data sets: "
+        f"{', '.join(known)}."
+    )
+
+
+def _load(
+    config: RunConfig,
+    place: str,
+    split: str,
+    *,
+    root: str | Path | None,
+    classes: Sequence[int | str] | None = None,
+) -> Split:
+    """Return a split with the channels of the run; image files are scaled to the run's size as they are read."""
+    train = config.train
+    is_files = place not in DATASETS and not prepared_splits(Path(place).expanduser())
+    # The run's own folder is asked for as training asked, so that its arrays need not be prepared again.
+    is_own = place == train.data
+    size = preset_image_size(train) if is_own else config.img_size
+    channels = train.channels if is_own else config.channels
+    loaded = load_dataset(
+        place,
+        split=split,
+        root=root or train.root,
+        image_size=size if is_files else None,
+        channels=channels if is_files else None,
+        classes=classes,
+        val_fraction=train.val_fraction,
+        seed=train.seed,
+    )
+    return match_channels(loaded, config.channels)
+
+
+def _load_other_classes(config: RunConfig, *, root: str | Path | None) -> Split:
+    train = config.train
+    if train.classes is None:
+        raise ConfigError(
+            f"'{OTHER_CLASSES}' needs a run that was trained on some of the classes; this one knows all."
+        )
+    names = list_splits(train.data, root=root or train.root)
+    whole = _load(config, train.data, "test" if "test" in names else "val", root=root)
+    known = set(config.class_names)
+    others = [number for number, name in enumerate(whole.class_names) if name not in known]
+    return select_classes(whole, others)
+
+
+def match_channels(split: Split, channels: int) -> Split:
+    """Return the split with as many channels as a model reads: gray is repeated, RGB is weighted to gray."""
+    if not split.is_image or split.x.shape[3] == channels:
+        return split
+    pixels = np.asarray(split.x)
+    if channels == 1:
+        gray = np.rint(pixels @ np.asarray(GRAY_WEIGHTS)).astype(np.uint8)
+        return dataclasses.replace(split, x=gray[..., None], mean=split.mean[:1], std=split.std[:1])
+    return dataclasses.replace(
+        split, x=np.repeat(pixels, 3, axis=3), mean=split.mean * 3, std=split.std * 3
+    )

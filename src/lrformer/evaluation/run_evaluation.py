@@ -1,0 +1,166 @@
+"""From a run folder to results: every set is predicted as the run predicts, scored, and looked at."""
+
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lrformer._version import __version__
+from lrformer.core import ConfigError, make_generator, to_record
+from lrformer.data import Split, corrupt_split
+from lrformer.evaluation.conventions import EvaluationConfig
+from lrformer.evaluation.gallery import Gallery, pick_images
+from lrformer.evaluation.measure import evaluate
+from lrformer.evaluation.predict import DEFAULT_BATCH_SIZE, Advance, predict_batches
+from lrformer.evaluation.predictions import Predictions
+from lrformer.evaluation.results import Results
+from lrformer.evaluation.run_data import (
+    default_ood,
+    load_ood_split,
+    load_test_split,
+    parse_corruptions,
+)
+from lrformer.training import Run, load_run
+
+
+def choose_device(device: str) -> torch.device:
+    """Return the device; "auto" is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device ('{device}') must be auto, cpu, cuda or cuda:N.") from error
+
+
+def predict_run(
+    run: Run,
+    split: Split,
+    *,
+    name: str | None = None,
+    is_labeled: bool = True,
+    is_calibrated: bool = True,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    seed: int = 0,
+    advance: Advance | None = None,
+) -> Predictions:
+    """Return the predictions of a run for a split, through the run's own normalization, whatever the split's.
+
+    Args:
+        is_labeled: False for an OOD set, whose labels say nothing.
+        is_calibrated: False leaves the temperature out that was fitted on validation.
+        seed: of the draws of a sampling method.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"batch_size ({batch_size}) must be at least 1.")
+
+    def batches() -> Iterator[tuple[Tensor, Tensor | None]]:
+        for start in range(0, len(split), batch_size):
+            rows = np.arange(start, min(start + batch_size, len(split)))
+            labels = torch.from_numpy(np.array(split.y[rows])) if is_labeled else None
+            yield torch.from_numpy(np.array(split.x[rows])), labels
+
+    return predict_batches(
+        lambda x, g: run.predict(x, generator=g, is_calibrated=is_calibrated),
+        batches(),
+        name=name or split.name,
+        default_score=run.decision.score,
+        class_names=run.class_names,
+        generator=make_generator(seed, run.device),
+        advance=advance,
+    )
+
+
+def evaluate_run(
+    run: Run | str | Path,
+    *,
+    ood: Sequence[str] | None = None,
+    corruptions: Sequence[str] = (),
+    config: EvaluationConfig | None = None,
+    is_calibrated: bool = True,
+    device: str = "auto",
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    root: str | Path | None = None,
+    advance: Advance | None = None,
+) -> Results:
+    """Return the results of a run on its test set, on unknown sets and on corrupted versions of the test set.
+
+    Args:
+        run: a run or its folder.
+        ood: data sets or folders, `["svhn", "photos/", "mine:ood-faces"]`; None takes what comes with the run's data.
+        corruptions: `["all"]`, `["fog", "gaussian_noise:3"]`.
+        is_calibrated: False leaves the temperature out that was fitted on validation, as in the paper's tables.
+        root: where prepared data are; that of the run by default.
+        advance: called with the number of samples done, for a progress bar.
+    """
+    wanted = parse_corruptions(corruptions)
+    if not isinstance(run, Run):
+        run = load_run(run, device=choose_device(device))
+    specs = default_ood(run.config, root=root) if ood is None else list(ood)
+    test = load_test_split(run.config, root=root)
+    if wanted and not test.is_image:
+        raise ConfigError(f"{test.name} holds points, not images; only images can be corrupted.")
+    # Everything is opened before anything is predicted: a wrong name must not cost the work before it.
+    unknown: dict[str, Split] = {}
+    for spec in specs:
+        name, split = load_ood_split(run.config, spec, root=root)
+        if name in unknown:
+            raise ConfigError(
+                f"two OOD sets are named '{name}'; give their folders different names."
+            )
+        unknown[name] = split
+    settings = {
+        "is_calibrated": is_calibrated,
+        "batch_size": batch_size,
+        "advance": advance,
+    }
+    known = predict_run(run, test, name=test.name, **settings)
+    gallery: Gallery = pick_images(known, test)
+    outside: dict[str, Predictions] = {}
+    for name, split in unknown.items():
+        outside[name] = predict_run(run, split, name=name, is_labeled=False, **settings)
+        gallery += pick_images(outside[name], split)
+    corrupted = {}
+    for kind, severity in wanted:
+        shifted = corrupt_split(test, kind, severity=severity, device=run.device)
+        name = f"{kind}-{severity}"
+        corrupted[name] = predict_run(run, shifted, name=name, **settings)
+    scores = evaluate(
+        known,
+        ood=outside,
+        corrupted=corrupted,
+        config=config,
+        about=_about(run, test, is_calibrated=is_calibrated),
+    )
+    return Results(scores=scores, test=known, ood=outside, gallery=gallery)
+
+
+def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:
+    """Return what a reader wants to know first of what was run, then everything else."""
+    train = run.config.train
+    device = "cpu"
+    if run.device.type == "cuda":
+        device = torch.cuda.get_device_name(run.device)
+    return {
+        "run": run.path.resolve().name,
+        "method": train.method,
+        "model": train.model,
+        "started from": train.start or "random weights",
+        "data": train.data,
+        "evaluated on": test.name
+        if not test.name.endswith("/val")
+        else f"{test.name} (there is no test split; temperature and threshold were fitted on this one)",
+        "epochs": train.epochs,
+        "seed": train.seed,
+        "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",
+        "temperature": f"{run.decision.temperature:.4g}{'' if is_calibrated else ' (left out)'}",
+        "threshold": f"{run.decision.score} <= {run.decision.threshold:.6g} counts as known "
+        f"(keeps {run.decision.true_positive_rate:.0%} of the validation set)",
+        "software": f"lrformer {__version__}, torch {torch.__version__}, Python "
+        f"{platform.python_version()}, {device}",
+        "config": to_record(run.config),
+    }

@@ -1,0 +1,138 @@
+"""Every figure of one evaluation, flat: a set, a score, a metric, a value, an interval. Written to JSON and back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lrformer.core import ConfigError, from_record, to_record
+from lrformer.core.registry import did_you_mean
+from lrformer.evaluation.conventions import EvaluationConfig
+from lrformer.training.atomic_files import read_json
+from lrformer.training.run_folder import METRICS_FILE, update_metrics
+
+SCHEMA = 1
+SECTION = "evaluation"
+# Everything else that is measured is better when it is smaller.
+HIGHER_IS_BETTER = ("accuracy", "auroc", "aupr")
+# Figures that describe and do not judge: a model is not better for having more or less of them.
+DESCRIPTIVE = ("logit_norm", "overconfidence_mean_confidence")
+
+
+def direction(name: str) -> int:
+    """Return 1 for a metric of which more is better, -1 where less is, 0 where neither is."""
+    if name in DESCRIPTIVE:
+        return 0
+    return 1 if name.startswith(HIGHER_IS_BETTER) else -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One figure with its bootstrap interval; a mean over several sets has none.
+
+    Attributes:
+        dataset: the set that was measured.
+        name: of the metric.
+        score: the uncertainty score that the metric ranks by; None for a metric of the probabilities.
+    """
+
+    dataset: str
+    name: str
+    score: str | None = None
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedSet:
+    """What was measured on: `role` is `id`, `ood`, `corrupted`, or `mean` for the mean over corrupted sets."""
+
+    name: str
+    role: str
+    num_samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """All figures of one evaluation, with the conventions that give them a meaning.
+
+    Attributes:
+        default_score: the score that a reader who wants one figure should look at.
+        given_scores: every score that the model gave.
+        config: the numbers that were chosen: bins, thresholds, draws.
+        conventions: positive class, bins, thresholds, intervals, in words.
+        about: what was run, for the reader.
+    """
+
+    sets: tuple[EvaluatedSet, ...]
+    metrics: tuple[Metric, ...]
+    default_score: str
+    given_scores: tuple[str, ...]
+    num_classes: int
+    config: EvaluationConfig
+    conventions: dict[str, str]
+    about: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def of_role(self, role: str) -> list[EvaluatedSet]:
+        """Return the sets that play one role."""
+        return [entry for entry in self.sets if entry.role == role]
+
+    @property
+    def test_set(self) -> str:
+        """Return the name of the in-distribution set."""
+        return self.of_role("id")[0].name
+
+    def select(self, *, dataset: str, score: str | None = None) -> dict[str, Metric]:
+        """Return the metrics of one set by name: of one score, or those of the probabilities."""
+        return {m.name: m for m in self.metrics if (m.dataset, m.score) == (dataset, score)}
+
+    def __call__(self, name: str, *, dataset: str | None = None, score: str | None = None) -> float:
+        """Return one value, `scores("auroc", dataset="svhn")`.
+
+        Without `dataset` it is that of the test set; without `score` that of the probabilities or, for a metric that
+        ranks by a score, that of the default score.
+        """
+        dataset = dataset or self.test_set
+        for wanted in (score,) if score else (None, self.default_score):
+            found = self.select(dataset=dataset, score=wanted).get(name)
+            if found is not None:
+                return found.value
+        known = dict.fromkeys(m.name for m in self.metrics if m.dataset == dataset)
+        if not known:
+            sets = [entry.name for entry in self.sets]
+            raise ConfigError(
+                f"no set '{dataset}' was evaluated.{did_you_mean(dataset, sets)} There are: "
+                f"{', '.join(sets)}."
+            )
+        raise ConfigError(
+            f"'{name}' was not measured on {dataset}{f' by {score}' if score else ''}."
+            f"{did_you_mean(name, known)} There are: {', '.join(known)}."
+        )
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(self.metrics)
+
+
+def save_scores(scores: Scores, folder: str | Path) -> None:
+    """Put `scores` into the `metrics.json` of `folder`, beside what training wrote there."""
+    update_metrics(Path(folder), SECTION, to_record(scores))
+
+
+def load_scores(folder: str | Path) -> Scores:
+    """Return the scores that `save_scores` put into `folder`."""
+    path = Path(folder) / METRICS_FILE
+    metrics = read_json(path) if path.is_file() else {}
+    record = metrics.get(SECTION) if isinstance(metrics, dict) else None
+    if not isinstance(record, dict):
+        raise ConfigError(
+            f"{folder} has not been evaluated: there is no {METRICS_FILE} with the section "
+            f"'{SECTION}' in it. Run `lrformer evaluate {folder}` first."
+        )
+    if record.get("schema") != SCHEMA:
+        raise ConfigError(
+            f"{path} has schema {record.get('schema')} in '{SECTION}'; this version reads {SCHEMA}. "
+            "Evaluate again."
+        )
+    return from_record(Scores, record)

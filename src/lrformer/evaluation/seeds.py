@@ -1,0 +1,98 @@
+"""Several runs of one experiment: mean and interval over their seeds, metric by metric."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lrformer.core import ConfigError
+from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores
+from lrformer.metrics import seed_interval
+from lrformer.metrics.bootstrap import DEFAULT_LEVEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedMetric:
+    """One metric over seeds: mean, standard deviation, Student's t-interval of the mean, and every run's value."""
+
+    dataset: str
+    name: str
+    score: str | None = None
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+    values: tuple[float, ...]
+
+    @property
+    def value(self) -> float:
+        """Return the mean, under the name that a metric of one run has."""
+        return self.mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedScores:
+    """The metrics that every run has, over all runs; a metric that one run lacks is named in `left_out`."""
+
+    num_seeds: int
+    level: float
+    sets: tuple[EvaluatedSet, ...]
+    default_score: str
+    metrics: tuple[SeedMetric, ...]
+    left_out: tuple[str, ...]
+    conventions: dict[str, str]
+
+    def select(self, *, dataset: str, score: str | None = None) -> dict[str, SeedMetric]:
+        """Return the metrics of one set by name: of one score, or those of the probabilities."""
+        return {m.name: m for m in self.metrics if (m.dataset, m.score) == (dataset, score)}
+
+
+def over_seeds(runs: Sequence[Scores], *, level: float = DEFAULT_LEVEL) -> SeedScores:
+    """Return mean and interval over runs that differ in their seed alone.
+
+    Raises:
+        ConfigError: when the runs were not evaluated on the same sets by the same conventions.
+    """
+    if not runs:
+        raise ConfigError("runs is empty; give the scores of at least one run.")
+    first = runs[0]
+    for number, run in enumerate(runs[1:], 2):
+        for what in ("sets", "config", "default_score"):
+            if getattr(run, what) != getattr(first, what):
+                raise ConfigError(
+                    f"run {number} was evaluated with other {what} than run 1 "
+                    f"({getattr(run, what)} and {getattr(first, what)}); evaluate all runs alike."
+                )
+    tables = [{_key(metric): metric.value for metric in run.metrics} for run in runs]
+    every_key = dict.fromkeys(key for table in tables for key in table)
+    metrics, left_out = [], []
+    for key in every_key:
+        if not all(key in table for table in tables):
+            left_out.append("/".join(part for part in key if part))
+            continue
+        dataset, score, name = key
+        values = tuple(table[key] for table in tables)
+        over = seed_interval(values, level=level)
+        metrics.append(
+            SeedMetric(
+                dataset=dataset,
+                score=score,
+                name=name,
+                mean=over.mean,
+                std=over.std,
+                low=over.low,
+                high=over.high,
+                values=values,
+            )
+        )
+    return SeedScores(
+        num_seeds=len(runs),
+        level=level,
+        sets=first.sets,
+        default_score=first.default_score,
+        metrics=tuple(metrics),
+        left_out=tuple(left_out),
+        conventions=first.conventions,
+    )
+
+
+def _key(metric: Metric) -> tuple[str, str | None, str]:
+    return metric.dataset, metric.score, metric.name

@@ -1,0 +1,191 @@
+"""`report.html`: everything that an evaluation found, in one file made for a person."""
+
+import re
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from lrformer.core import ConfigError
+from lrformer.evaluation import Results, Scores
+from lrformer.evaluation.gallery import CONFIDENT_STRANGER, CONFIDENTLY_WRONG, MOST_UNCERTAIN
+from lrformer.reports.figures import (
+    histogram_figure,
+    reliability_figure,
+    risk_coverage_figure,
+    roc_figure,
+    severity_figure,
+)
+from lrformer.reports.findings import findings, tiles
+from lrformer.reports.images import image_grid
+from lrformer.reports.page import figure, page
+from lrformer.reports.tables import corrupted_table, known_table, ood_table, score_table, table
+from lrformer.training.atomic_files import replace_file
+
+REPORT_FILE = "report.html"
+Section = tuple[str, str, str]
+
+
+def write_report(
+    results: Results | str | Path, path: str | Path | None = None, *, title: str | None = None
+) -> Path:
+    """Return the path of the report, which is written in one step.
+
+    Args:
+        results: of an evaluation, or the folder that holds them.
+        path: of the file; `report.html` in that folder by default.
+    """
+    if not isinstance(results, Results):
+        path = path or Path(results) / REPORT_FILE
+        title = title or f"How far to trust {Path(results).resolve().name}"
+        results = Results.load(results)
+    if path is None:
+        raise ConfigError(
+            "path is missing; say where the report of these results is to be written."
+        )
+    replace_file(
+        Path(path), render_report(results, title=title or "How far to trust this model").encode()
+    )
+    return Path(path)
+
+
+def render_report(results: Results, *, title: str) -> str:
+    """Return the report as the text of one HTML page."""
+    scores = results.scores
+    said = "".join(f"<li>{sentence}</li>" for sentence in findings(scores))
+    sections = [_known_section(results)]
+    if results.ood:
+        sections.append(_unknown_section(results))
+    if scores.of_role("corrupted"):
+        sections.append(_corrupted_section(scores))
+    if results.gallery.entries:
+        sections.append(_image_section(results))
+    sections += [_run_section(scores), _convention_section(scores)]
+    opening = f'{tiles(scores)}<ul class="findings">{said}</ul>'
+    return page(title=title, sections=sections, opening=opening)
+
+
+def _known_section(results: Results) -> Section:
+    scores, test = results.scores, results.test
+    drawn = figure(
+        reliability_figure(test, num_bins=scores.config.num_bins),
+        title="Reliability",
+        meaning="When the model says 80%, is it right 80% of the time? Bars on the dashed line say yes; "
+        "orange is missing accuracy (too sure), green is accuracy it did not promise (too modest). Below: how often each confidence occurs.",
+    ) + figure(
+        risk_coverage_figure(test),
+        title="Risk and coverage",
+        meaning="If the model answers only the share of the images of which it is most certain, how many "
+        "of those answers are wrong? A good score keeps the curve near zero for long.",
+    )
+    content = (
+        f"<p>Measured on {escape(test.name)}, {len(test):,} samples of {scores.num_classes} classes "
+        "that were not used in training. Arrows point to the better side; below each value is its interval.</p>"
+        f'{known_table(scores)}<div class="figures">{drawn}</div>'
+        f"<h3>Answering only when certain</h3>{score_table(scores, dataset=test.name)}"
+    )
+    return "known", "Known data", content
+
+
+def _unknown_section(results: Results) -> Section:
+    scores, score = results.scores, results.scores.default_score
+    drawn = figure(
+        roc_figure(results.test, results.ood, score=score),
+        title="ROC",
+        meaning=f"Flag everything whose {score} is above a threshold, and lower the threshold: how many of the "
+        "unknown images are caught for how many false alarms? The upper left corner is perfect, the dashed line is chance.",
+    ) + "".join(
+        figure(
+            histogram_figure(results.test, outside, name=name, score=score),
+            title=f"Known against {name}",
+            meaning=f"The {score} of known and of unknown images. The less the two overlap, the better the "
+            "unknown can be told from the known. The last bin holds everything beyond it.",
+        )
+        for name, outside in results.ood.items()
+    )
+    details = "".join(
+        f"<h3>{escape(name)}, by every score</h3>{score_table(scores, dataset=name)}"
+        for name in results.ood
+    )
+    content = (
+        "<p>These images are of a kind that the model was never trained on, so that no answer is right; a model "
+        f"that can be trusted is uncertain of them. By the default score, {escape(score)}:</p>"
+        f'{ood_table(scores)}<div class="figures">{drawn}</div>{details}'
+    )
+    return "unknown", "Unknown data", content
+
+
+def _corrupted_section(scores: Scores) -> Section:
+    by_severity: dict[int, list[str]] = {}
+    for entry in scores.of_role("corrupted"):
+        if found := re.fullmatch(r".*-([1-5])", entry.name):
+            by_severity.setdefault(int(found[1]), []).append(entry.name)
+    drawn = ""
+    if by_severity:
+        drawn = figure(
+            severity_figure(scores, by_severity),
+            title="Under corruption",
+            meaning="As images get worse, accuracy falls; confidence should fall with it. Where confidence stays "
+            "above accuracy, the model does not notice.",
+        )
+    content = (
+        "<p>The test images again, with noise, blur, weather and the like added.</p>"
+        f'{corrupted_table(scores)}<div class="figures">{drawn}</div>'
+    )
+    return "corrupted", "Corrupted data", content
+
+
+def _image_section(results: Results) -> Section:
+    test, parts = results.test.name, []
+    wrong = image_grid(results.gallery, dataset=test, reason=CONFIDENTLY_WRONG)
+    parts.append(
+        "<h3>Most confidently wrong</h3><p>Look at these first: a wrong label, an image that is truly "
+        "ambiguous, or something the model has not understood.</p>"
+        + (wrong or "<p>None: no test image was classified wrongly.</p>")
+    )
+    uncertain = image_grid(results.gallery, dataset=test, reason=MOST_UNCERTAIN)
+    parts.append(
+        "<h3>Most uncertain</h3><p>The test images that the model is least sure of, right or wrong.</p>"
+        + uncertain
+    )
+    for name, outside in results.ood.items():
+        grid = image_grid(results.gallery, dataset=outside.name, reason=CONFIDENT_STRANGER)
+        if grid:
+            parts.append(
+                f"<h3>Unknown, yet trusted: {escape(name)}</h3><p>The unknown images of which the model "
+                f"is surest.</p>{grid}"
+            )
+    return "images", "Images to look at", "".join(parts)
+
+
+def _run_section(scores: Scores) -> Section:
+    rows = [(f"<code>{escape(key)}</code>", escape(text)) for key, text in _flat(scores.about)]
+    content = "<p>Nothing is known about how these predictions were made.</p>"
+    if rows:
+        head, rest = rows[:12], rows[12:]
+        content = table(("what", "value"), head, numbers_from=2)
+        if rest:
+            content += (
+                f"<details><summary>{len(rest)} more settings</summary>"
+                f"{table(('what', 'value'), rest, numbers_from=2)}</details>"
+            )
+    return "run", "What was run, and how", content
+
+
+def _convention_section(scores: Scores) -> Section:
+    said = "".join(
+        f"<dt>{escape(key)}</dt><dd>{escape(text)}</dd>" for key, text in scores.conventions.items()
+    )
+    return "conventions", "How the figures are made", f"<dl>{said}</dl>"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested settings as dotted names and text."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield (
+                f"{prefix}{key}",
+                ", ".join(map(str, value)) if isinstance(value, list) else str(value),
+            )

@@ -1,0 +1,118 @@
+"""Scores as tables: for the page in HTML, for the terminal in plain columns."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from lrformer.evaluation import Metric, Scores, SeedScores
+from lrformer.reports.words import (
+    SCORE_WORDS,
+    title_with_arrow,
+    words_of,
+    write_interval,
+    write_value,
+)
+
+# What a person looks at first; the rest is in the same record.
+SUMMARY = ("accuracy", "nll", "brier", "ece_equal_width", "overconfidence_rate", "aurc")
+DETECTION = ("auroc", "aupr_ood_positive", "aupr_id_positive", "fpr95_ood_positive", "fpr95_id_positive")  # fmt: skip
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int = 1) -> str:
+    """Return an HTML table that scrolls by itself where the page is narrower; cells are HTML already."""
+
+    def cell(tag: str, column: int, text: str) -> str:
+        kind = ' class="number"' if column >= numbers_from else ""
+        return f"<{tag}{kind}>{text}</{tag}>"
+
+    head = "".join(cell("th", column, text) for column, text in enumerate(header))
+    body = "".join(
+        "<tr>" + "".join(cell("td", column, text) for column, text in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def metric_cell(metric: Metric | None) -> str:
+    """Return a value with its interval in small type below; a dash where it was not measured."""
+    if metric is None:
+        return "-"
+    interval = write_interval(metric.name, metric.low, metric.high)
+    small = f"<small>{interval}</small>" if interval else ""
+    return f"<span>{write_value(metric.name, metric.value)}</span>{small}"
+
+
+def known_table(scores: Scores) -> str:
+    """Return the metrics of the probabilities on the test set, one a row, with their meaning."""
+    rows = []
+    for name, metric in scores.select(dataset=scores.test_set).items():
+        meaning = escape(words_of(name).meaning)
+        title = f'<strong>{title_with_arrow(name)}</strong><small class="meaning">{meaning}</small>'
+        rows.append((title, metric_cell(metric)))
+    return f'<div class="narrow">{table(("metric", "value and interval"), rows)}</div>'
+
+
+def score_table(scores: Scores, *, dataset: str) -> str:
+    """Return the metrics that rank by a score on one set, one row for each score."""
+    chosen = [scores.select(dataset=dataset, score=score) for score in scores.given_scores]
+    names = list(dict.fromkeys(name for metrics in chosen for name in metrics))
+    header = ["score", *map(title_with_arrow, names)]
+    rows = []
+    for score, metrics in zip(scores.given_scores, chosen, strict=True):
+        mark = " <em>default</em>" if score == scores.default_score else ""
+        about = escape(SCORE_WORDS.get(score, ""))
+        title = f'<strong>{escape(score)}</strong>{mark}<small class="meaning">{about}</small>'
+        rows.append((title, *(metric_cell(metrics.get(name)) for name in names)))
+    return table(header, rows)
+
+
+def ood_table(scores: Scores) -> str:
+    """Return the unknown sets side by side: detection by the default score, and how sure the model is of them."""
+    columns = (*DETECTION, "overconfidence_rate", "overconfidence_mean_confidence")
+    return _set_table(scores, "ood", columns)
+
+
+def corrupted_table(scores: Scores) -> str:
+    """Return the corrupted sets, their mean first."""
+    columns = ("accuracy", "nll", "ece_equal_width", "overconfidence_rate", "aurc", "auroc")
+    return _set_table(scores, "mean", columns) + (
+        "<details><summary>Every corrupted set</summary>"
+        f"{_set_table(scores, 'corrupted', columns)}</details>"
+    )
+
+
+def _set_table(scores: Scores, role: str, columns: Sequence[str]) -> str:
+    rows = []
+    for entry in scores.of_role(role):
+        metrics = _of_default_score(scores, entry.name)
+        about = f'<small class="meaning">{entry.num_samples:,} samples</small>'
+        title = f"<strong>{escape(entry.name)}</strong>{about}"
+        rows.append((title, *(metric_cell(metrics.get(name)) for name in columns)))
+    return table(["set", *map(title_with_arrow, columns)], rows)
+
+
+def _of_default_score(scores: Scores | SeedScores, dataset: str) -> dict[str, Any]:
+    """Return the metrics of one set: of the probabilities, and of the default score."""
+    ranked = scores.select(dataset=dataset, score=scores.default_score)
+    return {**ranked, **scores.select(dataset=dataset)}
+
+
+def text_rows(scores: Scores | SeedScores) -> list[tuple[str, str, str, str]]:
+    """Return set, metric, value and interval of what a person looks at first, for the terminal.
+
+    Of corrupted sets, which are many, it is the mean alone.
+    """
+    rows = []
+    for entry in scores.sets:
+        if entry.role == "corrupted":
+            continue
+        metrics = _of_default_score(scores, entry.name)
+        for name in (*DETECTION, "overconfidence_rate") if entry.role == "ood" else SUMMARY:
+            if metric := metrics.get(name):
+                value = write_value(name, metric.value)
+                interval = write_interval(name, metric.low, metric.high)
+                rows.append((entry.name, title_with_arrow(name), value, interval))
+    return rows

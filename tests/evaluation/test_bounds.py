@@ -1,0 +1,269 @@
+"""The report is sound: whatever is measured anywhere stays below what it calls a bound."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lrformer.evaluation.bounds import bounds, head_constant
+from lrformer.heads import RandomFeatureGP
+from lrformer.heads.laplace_gp import RandomFeatureGPConfig
+from lrformer.models import ConvTokens, PatchTokens, ViTConfig, create_model
+from lrformer.models.certified import CertifiedConfig
+
+
+def small(**settings):
+    torch.manual_seed(0)
+    defaults = {"embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 4, "mlp_ratio": 2.0}
+    tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)
+    overrides = defaults | {"tokens": tokens, "global_pool": "avg"} | settings
+    attention = overrides.pop("attention", "lrsa")
+    model = ViTConfig(**overrides)
+    from lrformer.models import override
+
+    model = override(model, {"attention": attention}).build().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def images(count=3, size=4, channels=1):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, channels, size, size, dtype=torch.float64, generator=generator)
+
+
+def assert_sound(report):
+    assert report.measured
+    for row in report.rows:
+        if row.measured is not None:
+            assert row.measured <= row.frobenius.value * (1 + 1e-9), row.name
+    for point in report.depth:
+        if point.measured is not None:
+            assert math.log10(point.measured) <= point.log10_sound + 1e-9, point.name
+    assert max(report.measured) <= report.chain.bound.value
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("attention", ["lrsa", "lrsa_m", "l2_provable", "scsa", "dot_product"])
+def test_nothing_measured_passes_a_bound(norm, attention):
+    model = small(norm=norm, attention=attention)
+    report = bounds(model, images(), num_steps=5)
+    assert_sound(report)
+    names = {row.name for row in report.rows}
+    assert {"embedding", "blocks.0.attn", "blocks.1.mlp", "head"} <= names
+    attn = next(row for row in report.rows if row.name == "blocks.0.attn")
+    assert attn.measured is not None
+    assert attn.entropy is not None
+    assert (attn.smallest_ratio is not None) == attention.startswith("lrsa")
+    assert (attn.printed is not None) == attention.startswith("lrsa")
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_product_is_that_of_the_theorem_on_blocks(norm):
+    report = bounds(small(norm=norm, depth=1))
+    values = {row.name.split(".")[-1]: row for row in report.rows}
+
+    def stages(pick):
+        n1, attn, n2, mlp = (pick(values[part]).value for part in ("norm1", "attn", "norm2", "mlp"))
+        first, last = pick(values["embedding"]).value, pick(values["head"]).value
+        if norm == "pre":
+            return [first, 1 + n1 * attn, 1 + n2 * mlp, pick(values["norm"]).value, last]
+        return [first, n1 * (1 + attn), n2 * (1 + mlp), last]
+
+    frobenius = stages(lambda row: row.frobenius)
+    largest = stages(lambda row: row.max_token)
+    products = [
+        math.prod(frobenius[:switch]) * math.prod(largest[switch:])
+        for switch in range(len(largest) - 1)
+    ]
+    products.append(math.prod(frobenius) / math.sqrt(report.num_tokens))
+    assert report.chain.bound.value == pytest.approx(min(products), rel=1e-6)
+
+
+def test_layer_norm_makes_the_product_vacuous_and_the_report_says_so():
+    report = bounds(small())
+    assert report.is_vacuous
+    assert "vacuous" in report.verdict()
+    assert report.measured == ()
+    first = next(row for row in report.rows if row.name == "blocks.0.norm1")
+    assert 100 < first.frobenius.value < first.printed.value
+
+
+def test_untied_lrsa_and_unbounded_dot_products_have_no_constant():
+    untied = bounds(small(attention="lrsa", depth=1))
+    assert untied.chain.bound.is_finite
+    model = small(attention="dot_product", norm="post")
+    report = bounds(model, images(), num_steps=2)
+    assert report.chain.bound.value == math.inf
+    assert "blocks.0.attn" in report.verdict()
+    assert set(report.radii) == {0.0}
+
+
+def test_an_untied_model_reports_infinity():
+    from lrformer.attention import LRSAConfig
+
+    tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)
+    config = ViTConfig(
+        tokens=tokens,
+        attention=LRSAConfig(tie_qk=False),
+        embed_dim=12,
+        depth=1,
+        num_heads=3,
+        global_pool="avg",
+    )
+    report = bounds(config.build())
+    assert report.chain.bound.value == math.inf
+    assert "tie q and k" in report.verdict()
+
+
+def test_biases_that_are_not_tied_take_the_constant_away_even_with_a_floor():
+    from lrformer.attention import LRSA
+    from lrformer.evaluation.bound_modules import attention_constants
+
+    torch.manual_seed(0)
+    layer = LRSA(8, 2, tie_qk=False, qkv_bias=True, normalizer="floor")
+    found = attention_constants(layer, n=4, radius=None)
+    assert "biases" in found.frobenius.reason
+    assert not found.max_token.is_finite
+    with torch.no_grad():
+        layer.qkv.bias.zero_()
+    assert attention_constants(layer, n=4, radius=None).frobenius.is_finite
+
+
+def test_a_certified_model_gets_radii_that_hold():
+    torch.manual_seed(0)
+    tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)
+    model = CertifiedConfig(tokens=tokens, embed_dim=12, depth=2, num_heads=3, num_classes=4)
+    model = model.build().double()
+    x = images(8)
+    report = bounds(model, x, num_steps=5)
+    assert_sound(report)
+    assert not report.is_vacuous
+    assert report.certificate.input_lower > 0
+    assert "kept within" in report.verdict()
+    assert report.chain.bound.value == pytest.approx(report.certificate.logits_upper)
+    assert min(report.radii) > 0
+    model.eval()
+    with torch.no_grad():
+        before = model(x).argmax(-1)
+        for seed in range(20):
+            step = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).double()
+            step = step / step.flatten(1).norm(dim=1)[:, None, None, None]
+            moved = x + torch.tensor(report.radii)[:, None, None, None] * step
+            assert torch.equal(model(moved).argmax(-1), before)
+
+
+def test_converted_and_foreign_models_are_read():
+    timm = pytest.importorskip("timm")
+    from lrformer.interop import convert
+
+    torch.manual_seed(0)
+    model = timm.create_model(
+        "vit_tiny_patch16_224", depth=1, embed_dim=24, num_heads=3, img_size=32, num_classes=4
+    ).double()
+    x = images(2, size=32, channels=3)
+    for candidate in (model, convert(model, tie_qk=True)):
+        assert_sound(bounds(candidate, x, num_steps=3))
+    unreadable = convert(model, tie_qk=False)
+    assert bounds(unreadable).chain.bound.value == math.inf
+
+
+def test_transformers_models_are_read():
+    transformers = pytest.importorskip("transformers")
+    from lrformer.interop import convert
+
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
+    )
+    model = convert(transformers.ViTForImageClassification(config).double(), tie_qk=True)
+    report = bounds(model, images(2, size=8, channels=3), num_steps=3)
+    assert_sound(report)
+    attn = next(row for row in report.rows if row.name.endswith("attn"))
+    assert attn.kind == "LRSA"
+    assert attn.measured is not None
+
+
+def test_convolutional_tokens_and_sequence_pooling_are_covered():
+    model = small(tokens=ConvTokens(img_size=8, in_chans=1), global_pool="seq", depth=1)
+    assert_sound(bounds(model, images(2, size=8), num_steps=3))
+
+
+def test_an_unknown_model_gets_infinity_with_a_reason_and_is_still_measured():
+    layer = nn.Linear(3, 2)
+    report = bounds(layer, torch.randn(4, 3), num_steps=50)
+    assert report.chain.bound.value == math.inf
+    assert "Linear" in report.rows[0].frobenius.reason
+    sigma = float(torch.linalg.matrix_norm(layer.weight.detach(), ord=2))
+    assert max(report.measured) == pytest.approx(sigma, rel=1e-4)
+
+
+def test_a_random_feature_head_is_bounded_by_theorem_12():
+    torch.manual_seed(0)
+    config = RandomFeatureGPConfig(num_random_features=64)
+    head = RandomFeatureGP(6, 3, config).double().eval()
+    constant = head_constant(head).frobenius.value
+    x = torch.randn(500, 6, dtype=torch.float64)
+    with torch.no_grad():
+        outputs, moved = head(x), head(x + 1e-6)
+    assert float((outputs - moved).norm(dim=1).max()) / (1e-6 * math.sqrt(6)) <= constant
+
+
+def test_a_method_with_backbone_and_head_is_read_as_one_model():
+    class Method(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = small(num_classes=0)
+            self.head = nn.Linear(12, 3).double()
+
+        def forward(self, x):
+            return self.head(self.backbone(x))
+
+    report = bounds(Method(), images(), num_steps=3)
+    assert_sound(report)
+    attn = next(row for row in report.rows if row.name == "blocks.0.attn")
+    assert attn.measured is not None
+
+
+def test_the_report_is_plain_json_and_readable_text():
+    report = bounds(small(norm="post", attention="dot_product"), images(2), num_steps=2)
+    record = json.loads(json.dumps(report.to_record(), allow_nan=False))
+    assert record["chain"]["bound"]["value"] == "inf"
+    assert record["verdict"] == report.verdict()
+    text = str(report)
+    assert "blocks.1.attn" in text
+    assert "guarantees nothing at other inputs" in text
+
+
+def test_pairs_are_reported_by_name_with_the_distances_that_tokens_keep():
+    model = small().eval()
+    x = images(6)
+    report = bounds(model, pairs={"known": (x[:3], x[3:]), "flipped": (x, x.flip(-1))})
+    assert set(report.distortions) == {"known", "flipped"}
+    with torch.no_grad():
+        gap = model.forward_features(x[:3]) - model.forward_features(x[3:])
+        ratios = gap.flatten(1).norm(dim=1) / (x[:3] - x[3:]).flatten(1).norm(dim=1)
+    assert report.distortions["known"].smallest == pytest.approx(float(ratios.min()))
+    assert report.distortions["known"].largest == pytest.approx(float(ratios.max()))
+    assert "pairs (flipped)" in str(report)
+
+
+def test_measuring_leaves_the_model_as_it_was():
+    model = small().train()
+    backends = [block.attn.backend for block in model.blocks]
+    bounds(model, images(1), num_steps=1)
+    assert model.training
+    assert [block.attn.backend for block in model.blocks] == backends
+
+
+def test_the_default_model_of_the_package_can_be_reported():
+    report = bounds(create_model("lrformer_digits", depth=1))
+    assert report.num_tokens == 16

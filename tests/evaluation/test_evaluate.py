@@ -1,0 +1,194 @@
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from lrformer.core import ConfigError, from_record, make_generator, to_record
+from lrformer.evaluation import (
+    CORRUPTED_MEAN,
+    EvaluationConfig,
+    Predictions,
+    Scores,
+    evaluate,
+    from_arrays,
+)
+from lrformer.evaluation.measure import _generator
+from lrformer.metrics import (
+    calibration_metrics,
+    detection_metrics,
+    overconfidence,
+    scoring_metrics,
+    selective_metrics,
+)
+from lrformer.metrics.resampling import draw_counts
+from tests.evaluation.made_run import random_logits
+
+FEW = EvaluationConfig(num_draws=20)
+# Four predictions, of which the last is wrong and sure of it.
+PROBS = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.95, 0.05]])
+LABELS = np.array([0, 0, 1, 1])
+UNKNOWN = np.array([[0.5, 0.5], [0.99, 0.01], [0.3, 0.7]])
+
+
+def _set(seed, *, labeled=True, num_samples=60, name="test"):
+    logits, labels = random_logits(num_samples, 4, seed=seed)
+    probs = torch.from_numpy(logits).softmax(-1).numpy()
+    return from_arrays(probs, labels if labeled else None, logits=logits, name=name)
+
+
+def test_every_figure_of_a_small_case_is_what_paper_and_pencil_give():
+    scores = evaluate(from_arrays(PROBS, LABELS), ood={"far": from_arrays(UNKNOWN)}, config=FEW)
+    assert scores("accuracy") == 0.75
+    assert scores("nll") == pytest.approx(-sum(map(math.log, (0.9, 0.6, 0.8, 0.05))) / 4)
+    assert scores("brier") == pytest.approx(2 * (0.01 + 0.16 + 0.04 + 0.9025) / 4)
+    # Each sample falls into a bin of its own: 0.9 is below 14/15, and 0.95 above.
+    assert scores("ece_equal_width") == pytest.approx((0.1 + 0.4 + 0.2 + 0.95) / 4)
+    assert scores("overconfidence_rate") == 0.25
+    assert scores("overconfidence_rate_when_wrong") == 1
+    assert scores("overconfidence_mean_confidence_when_wrong") == pytest.approx(0.95)
+    assert scores("overconfidence_mean_confidence") == pytest.approx(0.8125)
+    # By 1 - max p the order is 0.05 (wrong), 0.1, 0.2, 0.4: error rates 1, 1/2, 1/3, 1/4.
+    assert scores("aurc", score="msp") == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+    assert scores("accuracy_at_0.5", score="msp") == 0.5
+    # Unknown scores 0.5, 0.01, 0.3 against 0.1, 0.4, 0.2, 0.05: pairs won 4 + 0 + 3 of 12.
+    assert scores("auroc", dataset="far", score="msp") == pytest.approx(7 / 12)
+    # Found at ranks 1, 3 and 7 of the seven.
+    assert scores("aupr_ood_positive", dataset="far", score="msp") == pytest.approx(
+        (1 + 2 / 3 + 3 / 7) / 3
+    )
+    assert scores("fpr95_ood_positive", dataset="far", score="msp") == 1
+    assert scores("overconfidence_rate", dataset="far") == pytest.approx(1 / 3)
+    assert scores("overconfidence_mean_confidence", dataset="far") == pytest.approx(2.19 / 3)
+
+
+def test_every_value_is_that_of_the_metric_functions_for_every_set_and_score():
+    test, far, shifted = _set(0), _set(1, labeled=False, name="far"), _set(2, name="fog-1")
+    scores = evaluate(test, ood={"far": far}, corrupted={"fog-1": shifted}, config=FEW)
+    for predictions, name in ((test, "test"), (shifted, "fog-1")):
+        p, y = predictions.probs, predictions.labels
+        expected = {
+            **to_record(scoring_metrics(p, y)),
+            **to_record(calibration_metrics(p, y)),
+            **{f"overconfidence_{k}": v for k, v in to_record(overconfidence(p, y)).items()},
+            "logit_norm": predictions.logit_norm.mean(),
+        }
+        found = scores.select(dataset=name)
+        assert len(found) == 11
+        assert {n: m.value for n, m in found.items()} == pytest.approx(
+            {n: expected[n] for n in found}
+        )
+        for score, values in predictions.scores.items():
+            ranked = selective_metrics(values, p, y)
+            assert scores("aurc", dataset=name, score=score) == pytest.approx(ranked.aurc)
+            assert scores("accuracy_at_0.9", dataset=name, score=score) == pytest.approx(
+                ranked.accuracies[ranked.coverages.index(0.9)]
+            )
+    for outside, name in ((far, "far"), (shifted, "fog-1")):
+        for score in test.scores:
+            found = to_record(detection_metrics(test.scores[score], outside.scores[score]))
+            for metric in ("auroc", "aupr_ood_positive", "aupr_id_positive", "fpr95_ood_positive", "fpr95_id_positive"):  # fmt: skip
+                assert scores(metric, dataset=name, score=score) == pytest.approx(found[metric])
+    assert scores.given_scores == ("msp", "entropy", "dempster_shafer", "energy")
+
+
+def test_all_scores_of_known_and_unknown_sets_have_intervals_that_hold_their_value():
+    scores = evaluate(_set(0), ood={"far": _set(1, labeled=False)}, config=FEW)
+    for metric in scores:
+        assert metric.low is not None, metric
+        assert metric.low <= metric.high
+    inside = [metric for metric in scores if metric.low <= metric.value <= metric.high]
+    assert len(inside) > 0.8 * len(scores.metrics)
+
+
+def test_the_interval_of_a_mean_equals_a_loop_that_gathers_every_draw():
+    test, far = _set(0), _set(1, labeled=False, num_samples=50)
+    metric = evaluate(test, ood={"far": far}, config=FEW).select(dataset="far")["logit_norm"]
+    counts = draw_counts(20, 50, generator=_generator(FEW, "far", "means")).long()
+    draws = [np.repeat(far.logit_norm, row).mean() for row in counts]
+    assert (metric.low, metric.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
+
+
+def test_the_figures_of_a_set_do_not_depend_on_what_else_is_evaluated():
+    test, far, near = _set(0), _set(1, labeled=False), _set(2, labeled=False)
+    alone = evaluate(test, ood={"far": far}, config=FEW)
+    together = evaluate(test, ood={"near": near, "far": far}, config=FEW)
+    for dataset in ("test", "far"):
+        assert [m for m in alone if m.dataset == dataset] == [
+            m for m in together if m.dataset == dataset
+        ]
+    other_seed = evaluate(test, ood={"far": far}, config=EvaluationConfig(num_draws=20, seed=1))
+    assert other_seed.metrics != alone.metrics
+    assert [m.value for m in other_seed] == [m.value for m in alone]
+
+
+def test_every_set_and_score_has_draws_of_its_own():
+    far = _set(1, labeled=False)
+    scores = evaluate(_set(0), ood={"a": far, "b": far}, config=FEW)
+    first, second = (scores.select(dataset=name, score="entropy")["auroc"] for name in "ab")
+    assert first.value == second.value
+    assert (first.low, first.high) != (second.low, second.high)
+
+
+def test_the_mean_over_corrupted_sets_is_their_mean():
+    shifted = {f"fog-{s}": _set(s, name=f"fog-{s}") for s in (1, 2, 3)}
+    scores = evaluate(_set(0), corrupted=shifted, config=FEW)
+    accuracies = [scores("accuracy", dataset=name) for name in shifted]
+    assert scores("accuracy", dataset=CORRUPTED_MEAN) == pytest.approx(np.mean(accuracies))
+    aurcs = [scores("aurc", dataset=name, score="msp") for name in shifted]
+    assert scores("aurc", dataset=CORRUPTED_MEAN, score="msp") == pytest.approx(np.mean(aurcs))
+    assert scores.of_role("mean")[0].num_samples == 180
+
+
+def test_scores_survive_json_and_state_their_conventions():
+    scores = evaluate(_set(0), ood={"far": _set(1, labeled=False)}, config=EvaluationConfig(num_draws=7, num_bins=10))  # fmt: skip
+    back = from_record(Scores, json.loads(json.dumps(to_record(scores))))
+    assert back == scores
+    assert "10 bins" in back.conventions["ece"]
+    assert "OOD is the positive class" in back.conventions["auroc"]
+    assert "7 draws" in back.conventions["intervals"]
+    assert "95% TPR" in back.conventions["fpr95"]
+
+
+def test_a_figure_that_was_not_measured_is_refused_with_the_nearest_name():
+    scores = evaluate(_set(0), config=FEW)
+    with pytest.raises(ConfigError, match="Did you mean 'accuracy'"):
+        scores("acuracy")
+    with pytest.raises(ConfigError, match="no set 'svhn' was evaluated"):
+        scores("auroc", dataset="svhn")
+
+
+def test_sets_that_cannot_be_compared_are_refused_before_any_draw():
+    test = _set(0)
+    with pytest.raises(ConfigError, match="test has no labels"):
+        evaluate(_set(0, labeled=False))
+    with pytest.raises(ConfigError, match="fog has no labels"):
+        evaluate(test, corrupted={"fog": _set(1, labeled=False)})
+    with pytest.raises(ConfigError, match="two sets are named 'a'"):
+        evaluate(test, ood={"a": _set(1)}, corrupted={"a": _set(1)})
+    with pytest.raises(ConfigError, match="of 2 classes but test of 4"):
+        evaluate(test, ood={"far": from_arrays(UNKNOWN)})
+    with pytest.raises(ConfigError, match="far lacks the score dempster_shafer"):
+        evaluate(test, ood={"far": from_arrays(test.probs)})
+    with pytest.raises(ConfigError, match="num_bins"):
+        EvaluationConfig(num_bins=0)
+    with pytest.raises(ConfigError, match="num_draws"):
+        EvaluationConfig(num_draws=0)
+
+
+def test_a_thousand_draws_of_every_metric_of_ten_thousand_predictions_fit_ten_seconds_of_two_cores():
+    generator = make_generator(0)
+    labels = torch.randint(10, (10_000,), generator=generator)
+    logits = torch.randn(10_000, 10, generator=generator, dtype=torch.float64)
+    logits[torch.arange(10_000), labels] += 2
+    probs = logits.softmax(-1).numpy()
+    scores = {"entropy": from_arrays(probs).scores["entropy"]}
+    made = {"probs": probs, "scores": scores, "default_score": "entropy"}
+    test = Predictions(name="test", labels=labels.numpy(), **made)
+    far = Predictions(name="far", **made)
+    start = time.process_time()
+    evaluate(test, ood={"far": far})
+    # Processor time over all threads: a busy machine must not fail the test.
+    assert time.process_time() - start < 2 * 10

@@ -1,0 +1,99 @@
+import dataclasses
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+import torch
+
+from lrformer.core import ConfigError
+from lrformer.data import read_image
+from lrformer.evaluation import files as files_module
+from lrformer.evaluation import find_files, predict_files
+
+
+@pytest.fixture
+def good(workspace):
+    return sorted((workspace / "data" / "test").rglob("*.png"))
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_files_get_what_the_run_says_of_their_pixels_in_their_order(run, good, batch_size):
+    rows = list(predict_files(run, good, batch_size=batch_size))
+    predictive = run.predict(torch.from_numpy(np.stack([read_image(path) for path in good])))
+    assert [row.file for row in rows] == [str(path) for path in good]
+    names = [run.class_names[k] for k in predictive.probs.argmax(-1)]
+    assert [row.label for row in rows] == names
+    assert [row.probability for row in rows] == pytest.approx(
+        predictive.probs.amax(-1).tolist(), abs=1e-5
+    )
+    uncertainty = predictive.uncertainty(run.decision.score).tolist()
+    assert [row.uncertainty for row in rows] == pytest.approx(uncertainty, rel=1e-3, abs=1e-6)
+    assert [row.is_in_distribution for row in rows] == [
+        row.uncertainty <= run.threshold for row in rows
+    ]
+
+
+def test_a_broken_file_is_a_row_with_its_error_and_the_others_are_as_without_it(
+    run, good, tmp_path
+):
+    broken, missing = tmp_path / "broken.png", tmp_path / "missing.png"
+    broken.write_bytes(good[0].read_bytes()[:60])
+    mixed = [good[0], broken, missing, good[1], tmp_path]
+    rows = list(predict_files(run, mixed, batch_size=2))
+    assert [row.error is None for row in rows] == [True, False, False, True, False]
+    assert "not a readable image" in rows[1].error
+    assert "no such file" in rows[2].error
+    assert "no image in it" in rows[4].error
+    assert rows[1].label is rows[1].probability is rows[1].is_in_distribution is None
+    alone = list(predict_files(run, good[:2]))
+    assert [rows[0].label, rows[3].label] == [row.label for row in alone]
+    assert rows[3].probability == pytest.approx(alone[1].probability, abs=1e-6)
+
+
+def test_thousands_of_files_stream_and_only_two_batches_are_ever_open(run, good, monkeypatch):
+    taken = []
+
+    def endless():
+        for path in cycle(good):
+            taken.append(path)
+            yield path
+
+    rows = list(islice(predict_files(run, endless(), batch_size=4), 9))
+    assert len(rows) == 9
+    # Nine rows come from three batches, and one more is being read.
+    assert len(taken) == 16
+
+
+def test_the_threshold_of_the_run_decides_what_is_known(run, good):
+    strict = dataclasses.replace(run, decision=dataclasses.replace(run.decision, threshold=-1.0))
+    assert not any(row.is_in_distribution for row in predict_files(strict, good))
+    lax = dataclasses.replace(run, decision=dataclasses.replace(run.decision, threshold=1e9))
+    assert all(row.is_in_distribution for row in predict_files(lax, good))
+
+
+def test_folders_globs_and_files_are_found_and_nothing_named_is_lost(
+    workspace, tmp_path, monkeypatch
+):
+    test = workspace / "data" / "test"
+    assert len(find_files([str(test)])) == 42
+    found = find_files([str(test / "*" / "00[01].png")])
+    assert [path.name for path in found] == ["000.png", "001.png"] * 3
+    assert find_files([str(test / "re*")]) == sorted((test / "red").glob("*.png"))
+    lost = [str(tmp_path / "none*.png"), str(tmp_path / "x.png"), str(tmp_path)]
+    assert [str(path) for path in find_files(lost)] == lost
+    monkeypatch.chdir(test)
+    assert [str(path) for path in find_files(["red/000.png", "blue/00?.png"])][:2] == [
+        "red/000.png",
+        "blue/000.png",
+    ]
+
+
+def test_a_run_on_points_and_an_empty_batch_are_refused_before_a_file_is_read(
+    run, good, monkeypatch
+):
+    monkeypatch.setattr(files_module, "read_image", lambda *_, **__: pytest.fail("read a file"))
+    points = dataclasses.replace(run, config=dataclasses.replace(run.config, img_size=None))
+    with pytest.raises(ConfigError, match="trained on points"):
+        predict_files(points, good)
+    with pytest.raises(ConfigError, match="batch_size"):
+        predict_files(run, good, batch_size=0)

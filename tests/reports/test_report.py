@@ -1,0 +1,246 @@
+import base64
+import io
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lrformer.core import ConfigError
+from lrformer.data import Split
+from lrformer.evaluation import (
+    EvaluationConfig,
+    Results,
+    evaluate,
+    from_arrays,
+    pick_images,
+)
+from lrformer.metrics import reliability_bins
+from lrformer.reports import render_report, write_report
+from lrformer.reports.figures import reliability_figure, thin
+from lrformer.reports.words import write_interval, write_value
+from tests.evaluation.made_run import random_logits
+
+NAMES = ("cat", "<b>dog</b>", "emu & co")
+
+
+def _predictions(seed, name, *, labeled=True, num_samples=40):
+    logits, labels = random_logits(num_samples, 3, seed=seed)
+    probs = torch.from_numpy(logits).softmax(-1).numpy()
+    return from_arrays(probs, labels if labeled else None, logits=logits, name=name, class_names=NAMES)  # fmt: skip
+
+
+def _split(predictions, name):
+    rng = np.random.default_rng(0)
+    labels = predictions.labels
+    return Split(
+        name=name,
+        x=rng.integers(0, 256, (len(predictions), 6, 5, 3)).astype(np.uint8),
+        y=np.zeros(len(predictions), dtype=np.int64) if labels is None else labels,
+        class_names=NAMES,
+        mean=(0.5,) * 3,
+        std=(0.2,) * 3,
+    )
+
+
+@pytest.fixture(scope="module")
+def results():
+    test, far = _predictions(0, "pets/test"), _predictions(1, "<script>x</script>", labeled=False)
+    near = _predictions(2, "near", labeled=False)
+    ood = {far.name: far, "near": near}
+    corrupted = {f"fog-{s}": _predictions(s, f"fog-{s}") for s in (1, 2)}
+    scores = evaluate(
+        test,
+        ood=ood,
+        corrupted=corrupted,
+        config=EvaluationConfig(num_draws=20, num_bins=10),
+        about={"method": "lrformer", "config": {"epochs": 3, "betas": [0.9, 0.99]}},
+    )
+    gallery = pick_images(test, _split(test, "pets/test")) + pick_images(far, _split(far, "far"))
+    return Results(scores=scores, test=test, ood=ood, gallery=gallery)
+
+
+class Page(HTMLParser):
+    """What a test asks of a page: its elements in order, its text, and what is still open at its end."""
+
+    VOID = ("meta", "link", "img", "br", "path", "use", "rect")
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.text, self.open = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def text(results):
+    return render_report(results, title="<script>A & B</script>")
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+def test_the_page_is_whole_and_asks_nothing_of_the_network(text, page):
+    assert page.open == []
+    for _, attrs in page.elements:
+        for key in ("src", "href", "xlink:href", "action", "data", "srcset"):
+            if value := attrs.get(key):
+                assert value.startswith(("data:", "#")), value
+    assert "script" not in {tag for tag, _ in page.elements}
+    style = "".join(re.findall(r"<style.*?</style>", text, re.DOTALL))
+    assert not re.search(r"@import|url\((?!#)", style)
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")  # fmt: skip
+
+
+def test_every_figure_that_is_claimed_is_drawn(page):
+    labels = [attrs["aria-label"] for attrs in page.all("svg")]
+    assert labels == [
+        "Reliability diagram",
+        "Risk-coverage curves",
+        "ROC curves",
+        "Histograms of entropy on known and unknown data",
+        "Histograms of entropy on known and unknown data",
+        "Accuracy and confidence under corruption",
+    ]
+    for attrs in page.all("svg"):
+        assert attrs["viewbox"]
+        assert "width" not in attrs
+    ids = [attrs["id"] for tag, attrs in page.elements if tag in {"section", "clippath"}]
+    links = [attrs["href"][1:] for attrs in page.all("a")]
+    assert set(links) <= set(ids)
+    assert links == ["known", "unknown", "corrupted", "images", "run", "conventions"]
+
+
+def test_every_metric_of_the_test_set_stands_in_the_page_with_its_interval(results, page):
+    text = page.text
+    for metric in results.scores.select(dataset="pets/test").values():
+        assert write_value(metric.name, metric.value) in text
+        assert write_interval(metric.name, metric.low, metric.high) in text
+    for name in results.ood:
+        for score in results.scores.given_scores:
+            metrics = results.scores.select(dataset=name, score=score)
+            assert len(metrics) == 5
+            for metric in metrics.values():
+                assert write_value(metric.name, metric.value) in text
+
+
+def test_the_images_are_the_gallery_in_its_order(results, page):
+    shown = [attrs["src"] for attrs in page.all("img")]
+    assert len(shown) == len(results.gallery.images)
+    order = ["most confidently wrong", "most uncertain", "most confident on unknown data"]
+    entries = zip(results.gallery.entries, results.gallery.images, strict=True)
+    expected = sorted(entries, key=lambda pair: order.index(pair[0].reason))
+    for source, (_, image) in zip(shown, expected, strict=True):
+        png = base64.b64decode(source.removeprefix("data:image/png;base64,"))
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), image)
+
+
+def test_names_from_elsewhere_are_text_and_never_markup(text, page):
+    for name in ("<script>A & B</script>", "<script>x</script>", NAMES[1], NAMES[2]):
+        assert name in page.text
+    assert "<script" not in text
+    assert "<b>dog" not in text
+
+
+def test_what_was_run_and_the_conventions_are_told(results, page):
+    for name, value in (
+        ("method", "lrformer"),
+        ("config.epochs", "3"),
+        ("config.betas", "0.9, 0.99"),
+    ):
+        assert page.text[page.text.index(name) + 1] == value
+    for sentence in results.scores.conventions.values():
+        assert sentence in page.text
+
+
+def test_all_colors_are_the_pages_own_so_that_dark_is_dark(text):
+    drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    assert not re.findall(r"#(?:[0-9a-f]{6})\b(?![^<]*url)", re.sub(r"url\(#[^)]*\)|\"#[^\"]*\"", "", drawn))  # fmt: skip
+    used = set(re.findall(r"var\((--[a-z0-9-]+)\)", drawn))
+    assert {"--ink", "--faint", "--series-0", "--series-1"} <= used
+    light, dark = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
+    for variable in used:
+        assert f"{variable}:" in light
+        assert f"{variable}:" in dark
+
+
+def test_the_bars_of_the_reliability_diagram_are_as_high_as_its_bins(monkeypatch):
+    from matplotlib.axes import Axes
+
+    bars = []
+    draw = Axes.bar
+
+    def spy(self, *args, **settings):
+        bars.append(settings)
+        return draw(self, *args, **settings)
+
+    monkeypatch.setattr(Axes, "bar", spy)
+    test = _predictions(3, "pets/test", num_samples=200)
+    reliability_figure(test, num_bins=10)
+    bins = reliability_bins(test.probs, test.labels, num_bins=10)
+    filled = [number for number, count in enumerate(bins.counts) if count]
+    sound, sure, modest = (entry["height"] for entry in bars[:3])
+    assert sound + modest == pytest.approx([bins.accuracy[number] for number in filled])
+    assert sound + sure == pytest.approx([bins.confidence[number] for number in filled])
+    assert bars[0]["x"] == pytest.approx([(number + 0.5) / 10 for number in filled])
+
+
+def test_a_thinned_curve_keeps_its_ends_and_its_steep_rise():
+    x = np.concatenate([np.zeros(5000), np.linspace(0, 1, 5000)])
+    y = np.concatenate([np.linspace(0, 1, 5000), np.ones(5000)])
+    thin_x, thin_y = thin(x, y, most=100)
+    assert len(thin_x) <= 102
+    assert (thin_x[0], thin_y[0], thin_x[-1], thin_y[-1]) == (0, 0, 1, 1)
+    assert (np.diff(thin_y[thin_x == 0]) < 0.03).all()
+    assert np.array_equal(thin(x[:50], y[:50], most=100)[1], y[:50])
+
+
+def test_a_report_is_written_beside_the_results_and_is_the_same_each_time(results, tmp_path):
+    results.save(tmp_path / "run-7")
+    path = write_report(tmp_path / "run-7")
+    assert path == tmp_path / "run-7" / "report.html"
+    first = path.read_text()
+    assert "<title>How far to trust run-7</title>" in first
+    other = write_report(results, tmp_path / "other.html", title="How far to trust run-7")
+    assert other.read_text() == first
+    with pytest.raises(ConfigError, match="path is missing"):
+        write_report(results)
+
+
+def test_results_with_nothing_but_a_test_set_make_a_report_too():
+    test = _predictions(0, "alone")
+    bare = Results(scores=evaluate(test, config=EvaluationConfig(num_draws=5)), test=test)
+    page = Page(render_report(bare, title="bare"))
+    assert [attrs["id"] for attrs in page.all("section")] == ["known", "run", "conventions"]
+    assert len(page.all("svg")) == 2
+
+
+def test_scores_that_are_infinite_or_all_equal_can_be_drawn():
+    probs = np.full((6, 2), 0.5)
+    labels = np.array([0, 1, 0, 1, 0, 1])
+    flat = np.array([np.inf, 1.0, 1.0, 1.0, 1.0, 1.0])
+    test = from_arrays(probs, labels, scores={"distance": flat}, default_score="distance")
+    far = from_arrays(probs, name="far", scores={"distance": flat}, default_score="distance")
+    scores = evaluate(test, ood={"far": far}, config=EvaluationConfig(num_draws=5))
+    assert "<svg" in render_report(Results(scores=scores, test=test, ood={"far": far}), title="")
