@@ -60,7 +60,7 @@ def test_auto_takes_the_flash_kernel_and_never_holds_a_matrix_of_weights(
     assert seen.num_elements >= num_tokens * num_tokens
 
 
-@pytest.mark.compiled
+@pytest.mark.unhooked
 @pytest.mark.parametrize("name", list(ATTENTIONS))
 def test_every_attention_is_one_graph(name):
     layer = ATTENTIONS[name]().build(16, 2)
@@ -80,7 +80,7 @@ def _loss_and_gradients(function, q: Tensor, v: Tensor, x: Tensor) -> list[Tenso
     return [out.detach(), torch.cat([gradient.flatten() for gradient in gradients])]
 
 
-@pytest.mark.compiled
+@pytest.mark.unhooked
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_tokens", [1, 2, 17, 65, 197, 1024])
 def test_compiled_lrsa_equals_eager(num_tokens, dtype):
@@ -100,7 +100,7 @@ def test_compiled_lrsa_equals_eager(num_tokens, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.compiled
+@pytest.mark.unhooked
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("backend", ["sdpa", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -310,6 +310,7 @@ def test_settings_that_cannot_work_raise_before_any_compute(changes, message):
         LRSA(12, **{"num_heads": 3, **changes})
 
 
+@pytest.mark.unhooked
 def test_wrong_shapes_and_masks_raise_with_the_rule():
     x = torch.randn(2, 5, 12)
     q, k, v = projections(x, 3, tie_qk=False)

@@ -91,5 +91,5 @@ def test_the_provable_form_multiplies_the_values_by_the_query_map(qkv_bias):
 
 @pytest.mark.parametrize("name", ["tau", "nu", "eps"])
 def test_scsa_refuses_settings_that_are_not_positive(name):
-    with pytest.raises(ConfigError, match=rf"{name} \(0\) must be positive"):
-        SCSA(12, 3, **{name: 0})
+    with pytest.raises(ConfigError, match=rf"{name} \(0.0\) must be positive"):
+        SCSA(12, 3, **{name: 0.0})

@@ -162,6 +162,7 @@ def test_in_place_changes_the_model_itself() -> None:
         convert(model, "l2")
 
 
+@pytest.mark.unhooked
 def test_it_compiles_without_graph_breaks_and_shows_its_maps() -> None:
     converted = convert(timm_model("vit_tiny_patch16_224"), "lrsa")
     torch.compiler.reset()

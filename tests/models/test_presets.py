@@ -71,7 +71,7 @@ def test_the_plain_preset_equals_timms_vision_transformer_with_the_same_weights(
     assert_close(ours.forward_features(x), theirs.forward_features(x), 1e-5)
 
 
-@pytest.mark.compiled
+@pytest.mark.unhooked
 @pytest.mark.parametrize("name", VIT_PRESETS)
 def test_a_preset_is_one_graph_exports_and_gives_each_sample_its_own_output(name):
     model = small(name)
@@ -109,7 +109,7 @@ def test_gradients_reach_every_parameter(attention, norm, pool):
         assert parameter.grad.abs().sum() > 0, parameter_name
 
 
-@pytest.mark.compiled
+@pytest.mark.unhooked
 @pytest.mark.parametrize("attention", ["dot_product", "l2", "scsa", "lrsa"])
 def test_inductor_gives_what_eager_gives(attention):
     model = small("lrformer_digits", attention=attention, depth=1)

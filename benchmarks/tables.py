@@ -1,0 +1,94 @@
+"""The tables of README.md and docs, made from the records in benchmarks/results.
+
+python benchmarks/tables.py            # print them
+python benchmarks/tables.py --write    # put them between their markers
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def record(name: str) -> dict[str, Any]:
+    """Return a record by its file name."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def cifar10_table() -> str:
+    """Return the CIFAR-10 runs of 30 epochs, one row each."""
+    names = {
+        "plain": "Transformer (dot product, linear head)",
+        "lrformer": "LRFormer (LRSA, GP head), same size and recipe",
+        "compact": "LRFormer, compact preset",
+    }
+    lines = [
+        "| model | accuracy | NLL | ECE | AUROC SVHN | AUROC CIFAR-100 | parameters | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for key, run in record("cifar10-30-epochs")["runs"].items():
+        figures = {
+            (m["dataset"], m["name"], m["score"]): m["value"] for m in run["evaluation"]["metrics"]
+        }
+        cells = [
+            f"{figures['cifar10/test', 'accuracy', None]:.1%}",
+            f"{figures['cifar10/test', 'nll', None]:.3f}",
+            f"{figures['cifar10/test', 'ece_equal_width', None]:.3f}",
+            f"{figures['svhn', 'auroc', 'entropy']:.3f}",
+            f"{figures['cifar100', 'auroc', 'entropy']:.3f}",
+            f"{run['training']['num_parameters'] / 1e6:.1f}M",
+            f"{run['training']['seconds']:.0f}",
+        ]
+        lines.append(f"| {names[key]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cost_table() -> str:
+    """Return what a prediction costs over the deterministic one, per pass."""
+    rows = record("methods-cost-cuda")["rows"]
+    settings = list(dict.fromkeys((row["backbone"], row["batch"]) for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    ratios = {(r["method"], r["backbone"], r["batch"]): r["ratio_per_pass"] for r in rows}
+    passes = {row["method"]: row["passes"] for row in rows}
+    head = " | ".join(f"{backbone}, {batch}" for backbone, batch in settings)
+    lines = [f"| method | passes | {head} |", "|---" * (len(settings) + 2) + "|"]
+    for method in methods:
+        cells = [
+            f"{ratios[method, *setting]:.2f}" if (method, *setting) in ratios else ""
+            for setting in settings
+        ]
+        lines.append(f"| {method} | {passes[method]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "cifar10": ("README.md", cifar10_table),
+    "methods-cost": ("docs/methods.md", cost_table),
+}
+
+
+def pages_with_tables() -> Iterator[tuple[Path, str]]:
+    """Yield every page with its tables as the records make them."""
+    for name, (file, make) in TABLES.items():
+        page = ROOT / file
+        text = page.read_text(encoding="utf-8")
+        pattern = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
+        if not re.search(pattern, text, flags=re.DOTALL):
+            sys.exit(f"{file} has no place for the table '{name}'.")
+        yield (
+            page,
+            re.sub(pattern, lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text, flags=re.DOTALL),
+        )
+
+
+if __name__ == "__main__":
+    for page, text in pages_with_tables():
+        if "--write" in sys.argv:
+            page.write_text(text, encoding="utf-8")
+        else:
+            print(text)

@@ -1,0 +1,43 @@
+"""README.md says nothing that is not true: its Python runs, its tables are the records'."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {})
+    assert (tmp_path / "runs" / "digits" / "model.safetensors").exists()
+    assert "tensor" in capsys.readouterr().out
+
+
+def test_tables_are_those_of_the_records(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    for page, text in tables.pages_with_tables():
+        assert page.read_text(encoding="utf-8") == text, (
+            f"run benchmarks/tables.py --write ({page})"
+        )
+
+
+def test_every_command_that_the_readme_shows_exists():
+    from typer.main import get_command
+
+    from lrformer.cli.main import app
+
+    known = get_command(app).commands
+    shown = set(re.findall(r"lrformer (\w+) ", "\n".join(re.findall(r"^    .*$", README, re.M))))
+    assert shown
+    assert shown <= set(known)
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
+def test_every_link_leads_somewhere(target):
+    assert (ROOT / target).exists(), target
