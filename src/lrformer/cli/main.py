@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from lrformer._version import __version__
-from lrformer.cli import models_command
+from lrformer.cli import (
+    bounds_command,
+    demo_command,
+    evaluate_command,
+    models_command,
+    predict_command,
+    report_command,
+    reproduce_command,
+    train_command,
+)
 from lrformer.core.errors import LRFormerError
 
 EXIT_USER_ERROR = 2
@@ -37,7 +46,14 @@ def _root(
     """Transformers that know when they don't know."""
 
 
+app.command("demo")(demo_command.demo)
 app.command("models")(models_command.models)
+app.command("train", epilog=train_command.EPILOG)(train_command.train)
+app.command("evaluate")(evaluate_command.evaluate)
+app.command("predict")(predict_command.predict)
+app.command("report")(report_command.report)
+app.command("bounds")(bounds_command.bounds)
+app.add_typer(reproduce_command.app, name="reproduce")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL_WIDTH, PANEL_HEIGHT = 2.9, 2.75
-DPI = 160
+DPI = 120
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,11 +83,13 @@ def draw_two_moons(
 
 
 def shown_uncertainty(panel: MoonsPanel) -> Float[np.ndarray, "rows columns"]:
-    """Return the uncertainty as it is colored: DUQ's distance as 1 - kernel, everything else as it is.
+    """Return the uncertainty as it is colored; the order of the points is never changed.
 
-    The kernel falls to 0 a little way from the data; its logarithm, by which points are ranked, goes on
-    without end, and would leave one color for all that is near.
+    A variance v of the logits has no end, and grows with the square of the distance: it is drawn as
+    v / (1 + v), which is a half where the logit is uncertain by one. DUQ's distance is drawn as 1 - kernel.
     """
+    if panel.score == "variance":
+        return panel.uncertainty / (1 + panel.uncertainty)
     if panel.score == "kernel_distance":
         return 1 - np.exp(-panel.uncertainty)
     return panel.uncertainty

@@ -1,0 +1,210 @@
+"""`lrformer evaluate`: how good a run is, how well it knows it, and how well it knows what it does not know."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lrformer.evaluation import Results, SeedScores
+    from lrformer.evaluation.predict import Advance
+
+
+def evaluate(
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN", help="Folders of runs. Several are taken as seeds of one experiment."
+        ),
+    ] = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Unknown data: a set (svhn), a folder, FOLDER:SPLIT, or other-classes. Repeat for more. "
+            "Without it, what comes with the run's data.",
+            show_default=False,
+        ),
+    ] = None,
+    corruptions: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Corrupted test images: all, a kind (fog), or KIND:SEVERITY (fog:3). Repeat for more.",
+            show_default="none",
+        ),
+    ] = None,
+    arrays: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="PROBS LABELS",
+            help="Instead of a run: .npy files with the probabilities and labels of any model.",
+            show_default=False,
+        ),
+    ] = None,
+    ood_arrays: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --arrays: probabilities on unknown data, PATH or NAME=PATH. Repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the results go.", show_default="the run's own folder"),
+    ] = None,
+    bins: Annotated[int, typer.Option(help="Bins of the calibration errors.")] = 15,
+    threshold: Annotated[
+        float, typer.Option(help="Wrong with a probability above this is overconfident.")
+    ] = 0.9,
+    draws: Annotated[int, typer.Option(help="Draws of the bootstrap.")] = 1000,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    temperature: Annotated[
+        bool, typer.Option(help="Apply the temperature that was fitted on validation.")
+    ] = True,
+    batch_size: Annotated[int, typer.Option(help="Samples predicted at once.")] = 256,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Where prepared data are kept.", show_default="that of the run"),
+    ] = None,
+    report: Annotated[bool, typer.Option(help="Write report.html as well.")] = True,
+) -> None:
+    """Measure accuracy, calibration, overconfidence and detection of unknown data, with intervals.
+
+    Example: lrformer evaluate runs/birds --ood svhn --ood photos/other --corruptions fog:3
+
+    Example: lrformer evaluate --arrays probs.npy labels.npy --ood-arrays svhn=svhn.npy --out results
+    """
+    from lrformer.core import ConfigError
+    from lrformer.evaluation import EvaluationConfig, evaluate_run, over_seeds
+    from lrformer.evaluation.plain_arrays import evaluate_arrays
+
+    config = EvaluationConfig(
+        num_bins=bins, threshold=threshold, num_draws=draws, level=level, seed=seed
+    )
+    places = places or []
+    if arrays is not None:
+        results = evaluate_arrays(*arrays, ood=[*(ood_arrays or []), *places], config=config)
+        _finish(results, out, report=report)
+        return
+    if ood_arrays:
+        raise ConfigError(
+            "--ood-arrays belongs to --arrays; for a run, name unknown data by --ood."
+        )
+    runs, ood, corruptions = _sort_places(places, ood, corruptions or [])
+    done = []
+    for run in runs:
+        with _progress(f"predicting {run}") as advance:
+            results = evaluate_run(
+                run,
+                ood=ood,
+                corruptions=corruptions,
+                config=config,
+                is_calibrated=temperature,
+                device=device,
+                batch_size=batch_size,
+                root=root,
+                advance=advance,
+            )
+        _finish(results, out if out is not None and len(runs) == 1 else run, report=report)
+        done.append(results.scores)
+    if len(runs) > 1:
+        _show_seeds(over_seeds(done, level=level), out)
+
+
+def _sort_places(
+    places: list[str], ood: list[str] | None, corruptions: list[str]
+) -> tuple[list[Path], list[str] | None, list[str]]:
+    """Return runs, OOD sets and corruptions: after `--ood a b` the command line counts `b` as one more place."""
+    from lrformer.core import ConfigError
+    from lrformer.core.registry import did_you_mean
+    from lrformer.data import list_corruptions
+    from lrformer.training.run_folder import CONFIG_FILE
+
+    runs, kinds = [], ["all", *list_corruptions()]
+    for place in places:
+        if (Path(place) / CONFIG_FILE).is_file():
+            runs.append(Path(place))
+        elif corruptions and place.partition(":")[0] in kinds:
+            corruptions = [*corruptions, place]
+        elif ood and runs:
+            ood = [*ood, place]
+        else:
+            siblings = [str(path.parent) for path in Path(place).parent.glob(f"*/{CONFIG_FILE}")]
+            raise ConfigError(
+                f"{place} is not the folder of a run: there is no {CONFIG_FILE} in it."
+                f"{did_you_mean(place, siblings)}"
+            )
+    if not runs:
+        raise ConfigError(
+            "nothing to evaluate: name the folder of a run, or --arrays PROBS LABELS."
+        )
+    return runs, ood, corruptions
+
+
+def _finish(results: "Results", folder: Path | None, *, report: bool) -> None:
+    """Show the first figures, and write the rest."""
+    from rich.console import Console
+
+    from lrformer.reports.tables import text_rows
+
+    _show(results.scores.test_set, "value", text_rows(results.scores))
+    if folder is None:
+        return
+    results.save(folder)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"Every figure: {folder / 'metrics.json'}")
+    if report:
+        from lrformer.reports import write_report
+
+        console.print(f"Report: {write_report(folder)}")
+
+
+def _show_seeds(scores: "SeedScores", out: Path | None) -> None:
+    """Show mean and interval over the runs, and write every metric of them."""
+    from lrformer.core import to_record
+    from lrformer.reports.tables import text_rows
+    from lrformer.training.atomic_files import write_json
+
+    _show(f"{scores.num_seeds} runs", "mean", text_rows(scores))
+    if out is not None:
+        write_json(out / "seeds.json", to_record(scores))
+        typer.echo(f"Over the seeds: {out / 'seeds.json'}")
+
+
+def _show(title: str, value: str, rows: list[tuple[str, str, str, str]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("set", "metric", value, "interval", title=escape(title), title_justify="left")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    before = None
+    for dataset, *cells in rows:
+        if before not in (None, dataset):
+            table.add_section()
+        table.add_row("" if dataset == before else escape(dataset), *cells)
+        before = dataset
+    Console().print(table)
+
+
+@contextmanager
+def _progress(text: str) -> "Iterator[Advance]":
+    """Give a function to count samples with; nothing is shown where nobody watches."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}: {task.completed:,.0f} samples"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda number: progress.advance(task, number)

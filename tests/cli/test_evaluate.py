@@ -1,0 +1,140 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lrformer.cli.main import app
+from lrformer.evaluation import Results, load_scores
+from tests.evaluation.made_run import write_image_folder, write_images, write_run
+
+FAST = ["--draws", "10", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("cli")
+    data = write_image_folder(place / "data")
+    write_run(place / "run", data, root=place / "cache")
+    write_images(place / "pink", (250, 120, 180), 6, seed=5)
+    return place
+
+
+@pytest.fixture
+def run(place, tmp_path):
+    return shutil.copytree(place / "run", tmp_path / "run")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_run_is_measured_shown_and_kept_with_its_report(run):
+    result = invoke("evaluate", run, *FAST)
+    assert result.exit_code == 0, result.output
+    scores = load_scores(run)
+    assert f"{100 * scores('accuracy'):.2f}%" in result.output
+    assert "ood-gray" in result.output
+    assert (run / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_several_unknown_sets_may_follow_one_option_or_each_its_own(run, place, tmp_path):
+    out = tmp_path / "results"
+    arguments = ("--ood", f"{place / 'data'}:ood-gray", place / "pink", "--out", out, "--no-report")
+    assert invoke("evaluate", run, *arguments, *FAST).exit_code == 0
+    assert list(Results.load(out).ood) == ["ood-gray", "pink"]
+    assert not (out / "report.html").exists()
+    with_corruptions = ("--ood", place / "pink", "--corruptions", "fog:1", "contrast:2")
+    assert invoke("evaluate", run, *with_corruptions, "--out", out, "--no-report", *FAST).exit_code == 0  # fmt: skip
+    scores = load_scores(out)
+    assert [entry.name for entry in scores.sets] == [
+        "data/test", "pink", "fog-1", "contrast-2", "corrupted (mean)",
+    ]  # fmt: skip
+
+
+def test_several_runs_are_averaged_over_their_seeds(run, place, tmp_path):
+    other = shutil.copytree(place / "run", tmp_path / "other")
+    result = invoke("evaluate", run, other, "--out", tmp_path, "--no-report", *FAST)
+    assert result.exit_code == 0, result.output
+    assert "2 runs" in result.output
+    record = json.loads((tmp_path / "seeds.json").read_text())
+    assert record["num_seeds"] == 2
+    assert load_scores(run).metrics == load_scores(other).metrics
+
+
+def test_options_reach_the_record(run):
+    options = ("--bins", 7, "--threshold", 0.6, "--level", 0.8, "--seed", 3, "--no-temperature")
+    assert invoke("evaluate", run, *options, "--no-report", *FAST).exit_code == 0
+    scores = load_scores(run)
+    config = scores.config
+    assert (config.num_bins, config.threshold, config.level, config.seed) == (7, 0.6, 0.8, 3)
+    assert config.num_draws == 10
+    assert "left out" in scores.about["temperature"]
+
+
+def test_arrays_of_any_other_model_are_measured_without_a_run(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "probs.npy", rng.dirichlet((1, 1, 1), 30))
+    np.save(tmp_path / "labels.npy", rng.integers(3, size=30))
+    np.save(tmp_path / "far.npy", rng.dirichlet((9, 9, 9), 20))
+    arguments = ("--arrays", tmp_path / "probs.npy", tmp_path / "labels.npy")
+    result = invoke(
+        "evaluate", *arguments, "--ood-arrays", f"svhn={tmp_path / 'far.npy'}",
+        tmp_path / "far.npy", "--out", tmp_path / "out", "--draws", "10",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert list(Results.load(tmp_path / "out").ood) == ["svhn", "far"]
+    assert (tmp_path / "out" / "report.html").is_file()
+    shown_only = invoke("evaluate", *arguments, "--draws", "10")
+    assert "Accuracy" in shown_only.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "nothing to evaluate"),
+        (("RUM",), "Did you mean"),
+        (("RUN", "--ood", "svnh"), "Did you mean 'svhn'"),
+        (("RUN", "--corruptions", "fogg"), "Did you mean 'fog'"),
+        (("RUN", "--draws", "0"), "num_draws"),
+        (("RUN", "--device", "gpu"), "device"),
+        (("RUN", "--ood-arrays", "x.npy"), "belongs to --arrays"),
+        (("--arrays", "no.npy", "no.npy"), "no.npy cannot be read"),
+    ],
+)
+def test_a_mistake_names_the_way_out(run, arguments, message):
+    given = [str(run) if a == "RUN" else str(run.parent / "rum") if a == "RUM" else a for a in arguments]  # fmt: skip
+    result = invoke("evaluate", *given)
+    assert message in str(result.exception)
+
+
+def test_mistakes_leave_with_exit_code_two(run, monkeypatch, capsys):
+    from lrformer.cli.main import main
+
+    monkeypatch.setattr("sys.argv", ["lrformer", "evaluate", str(run), "--ood", "svnh"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("lrformer: 'svnh' is neither")
+    assert invoke("evaluate", run, "--oood", "x").exit_code == 2
+
+
+def test_a_report_is_made_again_from_the_results_alone(run, tmp_path):
+    unready = invoke("report", run)
+    assert "has not been evaluated" in str(unready.exception)
+    assert invoke("evaluate", run, "--no-report", *FAST).exit_code == 0
+    for path in ("model.safetensors", "config.json"):
+        (run / path).unlink()
+    result = invoke("report", run, "--out", tmp_path / "mine.html", "--title", "Mine")
+    assert result.exit_code == 0
+    assert result.output.strip().endswith("mine.html")
+    assert "<title>Mine</title>" in (tmp_path / "mine.html").read_text()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "report"])
+def test_help_shows_an_example_and_defaults(command):
+    result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert f"Example: lrformer {command}" in result.output
+    assert "default:" in result.output

@@ -1,0 +1,93 @@
+import csv
+import io
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from lrformer.cli.main import app
+from lrformer.evaluation import predict_files
+from lrformer.training import load_run
+from tests.evaluation.made_run import write_image_folder, write_run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("predict")
+    data = write_image_folder(place / "data")
+    write_run(place / "run", data, root=place / "cache")
+    (place / "broken.jpg").write_bytes(b"\xff\xd8 not really")
+    return place
+
+
+def invoke(*arguments, **settings):
+    return CliRunner().invoke(app, ["predict", *map(str, arguments)], **settings)
+
+
+def test_json_is_one_array_with_a_row_for_every_file(place):
+    test = place / "data" / "test"
+    result = invoke(place / "run", test, "--format", "json", "--batch-size", 5)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    files = sorted(test.rglob("*.png"))
+    expected = list(predict_files(load_run(place / "run"), files))
+    assert [row["file"] for row in rows] == [str(path) for path in files]
+    assert [row["class"] for row in rows] == [row.label for row in expected]
+    assert [row["in_distribution"] for row in rows] == [row.is_in_distribution for row in expected]
+    assert rows[0]["probability"] == pytest.approx(expected[0].probability, abs=1e-5)
+    assert {row["error"] for row in rows} == {None}
+
+
+def test_good_and_broken_files_together_give_a_row_each_and_exit_code_one(place):
+    good = place / "data" / "test" / "red" / "000.png"
+    result = invoke(
+        place / "run", good, place / "broken.jpg", place / "gone.png", "--format", "csv"
+    )
+    assert result.exit_code == 1
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [row["file"] for row in rows] == [str(good), str(place / "broken.jpg"), str(place / "gone.png")]  # fmt: skip
+    assert rows[0]["class"] in {"blue", "green", "red"}
+    assert rows[0]["in_distribution"] in {"True", "False"}
+    assert rows[0]["error"] == ""
+    assert rows[1]["class"] == rows[1]["probability"] == ""
+    assert "not a readable image" in rows[1]["error"]
+    assert "no such file" in rows[2]["error"]
+    assert "3 images" in result.stderr
+    assert "2 failed" in result.stderr
+
+
+def test_the_table_is_for_people(place):
+    result = invoke(place / "run", place / "data" / "ood-gray", place / "broken.jpg")
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["file", "class", "prob", "uncertainty", "known"]
+    assert len(lines) == 1 + 15 + 1
+    assert "  error: not a readable image" in lines[-1]
+    assert {line.split()[-1] for line in lines[1:-1]} <= {"yes", "NO"}
+
+
+def test_globs_are_expanded_and_names_are_read_from_standard_input(place):
+    pattern = place / "data" / "test" / "*" / "000.png"
+    rows = json.loads(invoke(place / "run", pattern, "--format", "json").stdout)
+    assert len(rows) == 3
+    names = "\n".join(row["file"] for row in rows)
+    again = invoke(place / "run", "-", "--format", "json", input=f"{names}\n\n")
+    assert json.loads(again.stdout) == rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--format", "jsn"), "unknown format 'jsn'. Did you mean 'json'"),
+        (("--batch-size", "0"), "batch_size"),
+        (("--device", "gpu"), "device"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_written(place, arguments, message):
+    result = invoke(place / "run", place / "data" / "test", *arguments)
+    assert message in str(result.exception)
+    assert result.stdout == ""
+
+
+def test_a_folder_that_is_no_run_is_refused(place):
+    result = invoke(place / "data", place / "data" / "test")
+    assert "config.json" in str(result.exception)

@@ -1,0 +1,99 @@
+import dataclasses
+import os
+import re
+import signal
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from lrformer.cli.main import app, main
+from lrformer.training import OptimizerConfig, TrainConfig, load_run
+from lrformer.training.step import OptimizerStep
+
+SMALL = [
+    *("--model-option", "depth=1", "--model-option", "embed_dim=16"),
+    *("--method-option", "num_random_features=32"),
+    *("--classes", "0,1,2", "--device", "cpu", "--quiet"),
+]
+
+
+def run_main(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["lrformer", "train", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    code = stop.value.code
+    return code if isinstance(code, int) else 0
+
+
+def test_a_run_is_trained_and_its_worth_is_said(tmp_path):
+    out = tmp_path / "run"
+    options = ["digits", "--out", str(out), "--epochs", "1", "--lr", "0.002", *SMALL]
+    result = CliRunner().invoke(app, ["train", *options])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"validation accuracy \d+\.\d\d%", result.output)
+    config = load_run(out).config.train
+    assert (config.epochs, config.optimizer.lr, config.classes) == (1, 0.002, (0, 1, 2))
+    assert config.model_overrides == {"depth": 1, "embed_dim": 16}
+
+
+def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    arguments = ["digits", "--out", out, "--epochs", "1", "--batch-size", "64", *SMALL]
+    step = OptimizerStep.__call__
+
+    def interrupted(self, pieces):
+        step(self, pieces)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OptimizerStep, "__call__", interrupted)
+        assert run_main(patched, *arguments) == 130
+    assert (out / "state" / "training.safetensors").is_file()
+    assert run_main(monkeypatch, *arguments) == 0
+    assert load_run(out).class_names == ("0", "1", "2")
+
+
+def test_several_seeds_make_several_runs(tmp_path):
+    options = ["digits", "--out", str(tmp_path), "--epochs", "1", "--seeds", "2", *SMALL]
+    result = CliRunner().invoke(app, ["train", *options])
+    assert result.exit_code == 0, result.output
+    assert [load_run(tmp_path / f"seed-{n}").config.train.seed for n in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digist"], "Did you mean 'digits'"),
+        (["digits", "--method", "lrforme"], "Did you mean 'lrformer'"),
+        (["digits", "--model", "lrformer_digit"], "Did you mean 'lrformer_digits'"),
+        (["digits", "--optimizer", "adam"], "Did you mean 'adamw'"),
+        (["digits", "--augment", "stong"], "Did you mean 'strong'"),
+        (["digits", "--recipe", "dept6"], "Did you mean 'depth6'"),
+        (["digits", "--model-option", "depth"], "NAME=VALUE"),
+    ],
+)
+def test_a_wrong_name_is_one_line_and_exit_code_two(
+    tmp_path, monkeypatch, capsys, arguments, message
+):
+    assert run_main(monkeypatch, *arguments, "--out", tmp_path / "run", "--quiet") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_shows_the_defaults_of_the_config_and_an_example():
+    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
+    assert "lrformer train digits" in shown
+    defaults = {
+        field.name: field.default
+        for config in (TrainConfig, OptimizerConfig)
+        for field in dataclasses.fields(config)
+    }
+    for name in ("epochs", "batch_size", "lr", "weight_decay", "clip_norm", "accumulate"):
+        flag = f"--{name.replace('_', '-')} "
+        line = next(line for line in shown.splitlines() if flag in line)
+        assert f"[default: ({defaults[name]})]" in line
+    for name in ("method", "loss", "label_smoothing", "val_fraction"):
+        assert f"[default: ({defaults[name]})]" in shown

@@ -1,0 +1,69 @@
+"""The recipes hold what the paper prints, and say where it prints two things."""
+
+import pytest
+
+from lrformer.core import ConfigError
+from lrformer.methods import list_methods
+from lrformer.models import PRESETS, override
+from lrformer.recipes import (
+    a3_finetune,
+    a3_pretrain,
+    alpha_for,
+    create_experiment,
+    depth6,
+    depth12,
+    list_recipes,
+)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "optimizer", "lr", "batch_size"),
+    [
+        (depth6(), "sgd", 0.01, 128),
+        (depth12(), "adamw", 5e-5, 32),
+        (a3_pretrain(), "lamb", 0.006, 2048),
+        (a3_finetune(), "lamb", 0.004, 2048),
+    ],
+)
+def test_the_printed_settings(experiment, optimizer, lr, batch_size):
+    config = experiment.config
+    assert (config.optimizer.name, config.optimizer.lr) == (optimizer, lr)
+    assert config.batch_size == batch_size
+    assert (config.epochs, config.warmup_epochs, config.optimizer.weight_decay) == (100, 5.0, 0.05)
+    assert experiment.source
+
+
+@pytest.mark.parametrize("recipe", [depth12, a3_pretrain, a3_finetune])
+def test_a_rate_that_is_printed_twice_is_named_with_the_one_that_is_taken(recipe):
+    experiment = recipe()
+    rate = f"{experiment.config.optimizer.lr:g}"
+    assert any(rate in choice and "taken" in choice for choice in experiment.choices)
+
+
+def test_alpha_depends_on_the_data():
+    assert [alpha_for(data) for data in ("cifar10", "cifar100", "svhn")] == [1000, 500, 100]
+    assert depth6(data="cifar100").config.model_overrides["alpha"] == 500
+    assert depth6(method="sngp").config.model_overrides == {"attention": "dot_product"}
+
+
+def test_ten_seeds_are_one_value():
+    runs = depth6().runs()
+    assert [run.seed for run in runs] == list(range(10))
+    assert len({run.model for run in runs}) == 1
+
+
+@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("method", list_methods())
+def test_every_recipe_names_a_model_that_can_be_built(name, method):
+    config = create_experiment(name, data="cifar10", method=method).config
+    settings = override(PRESETS[config.model], config.model_overrides)
+    size = 32 if "native" in name else 224
+    assert settings.tokens.img_size == size  # pyright: ignore[reportAttributeAccessIssue]
+    assert settings.depth == (6 if "depth6" in name else 12)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_wrong_recipe_gets_the_nearest_name():
+    with pytest.raises(ConfigError, match="Did you mean 'depth6'"):
+        create_experiment("depth_6", data="cifar10")
+    with pytest.raises(ConfigError, match="pixels"):
+        depth6(pixels=64)
