@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import lrformer.models.certified  # noqa: F401 - registers the certified presets
 from lrformer.core import Registry
 from lrformer.methods import Method, create_method
 from lrformer.models import create_model
