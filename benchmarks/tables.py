@@ -24,7 +24,7 @@ def cifar10_table() -> str:
     """Return the CIFAR-10 runs of 30 epochs, one row each."""
     names = {
         "plain": "Transformer (dot product, linear head)",
-        "lrformer": "LRFormer (LRSA, GP head), same size and recipe",
+        "lrformer": "LRFormer (LRSA, GP head), same width and depth",
         "compact": "LRFormer, compact preset",
     }
     lines = [

@@ -294,6 +294,7 @@ def test_a_boolean_mask_of_whole_keys_is_read_as_padding():
     [
         ({"num_heads": 5}, r"num_heads \(5\) must divide dim \(12\)"),
         ({"alpha": 0.0}, r"alpha \(0.0\) must be positive"),
+        ({"alpha": float("inf")}, r"alpha \(inf\) must be positive and finite"),
         ({"alpha": float("nan")}, r"alpha \(nan\) must be positive"),
         ({"normalizer": "papers"}, "must be one of paper, floor, symmetric, m"),
         ({"normalizer": "m", "length_free": True}, "has no meaning with normalizer 'm'"),
@@ -318,6 +319,9 @@ def test_wrong_shapes_and_masks_raise_with_the_rule():
         lrsa_attention(q, k, v, x[:, :4], alpha=1.0)
     with pytest.raises(ConfigError, match="one shape"):
         lrsa_attention(q, k[:, :, :3], v, x, alpha=1.0)
+    with pytest.raises(ConfigError, match="must be \\(batch, tokens, dim\\) with dim 12"):
+        LRSA(12, 3)(x[0])
+    assert LRSA(12, 3)(x[:0]).shape == (0, 5, 12)
     with pytest.raises(ConfigError, match="must be bool"):
         LRSA(12, 3)(x, key_padding_mask=torch.ones(2, 5))
     with pytest.raises(ConfigError, match=r"must be \(batch, tokens\) = \(2, 5\)"):

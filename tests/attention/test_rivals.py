@@ -93,3 +93,37 @@ def test_the_provable_form_multiplies_the_values_by_the_query_map(qkv_bias):
 def test_scsa_refuses_settings_that_are_not_positive(name):
     with pytest.raises(ConfigError, match=rf"{name} \(0.0\) must be positive"):
         SCSA(12, 3, **{name: 0.0})
+
+
+@pytest.mark.unhooked
+@pytest.mark.parametrize(
+    "function", [dot_product_attention, l2_attention, scsa_attention], ids=lambda f: f.__name__
+)
+def test_masks_and_shapes_that_cannot_be_right_are_refused(function):
+    q, k, v = projections(tokens("gauss", 2, 5, 12), 3, tie_qk=False)
+    with pytest.raises(ConfigError, match="must be bool"):
+        function(q, k, v, key_padding_mask=torch.zeros(2, 5, dtype=torch.long))
+    with pytest.raises(ConfigError, match=r"must be \(batch, tokens\) = \(2, 5\)"):
+        function(q, k, v, key_padding_mask=torch.zeros(5, 2, dtype=torch.bool))
+    with pytest.raises(ConfigError, match="one shape"):
+        function(q, k[:, :2], v)
+    with pytest.raises(ConfigError, match="dropout_p"):
+        function(q, k, v, dropout_p=1.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "function", [dot_product_attention, l2_attention, scsa_attention], ids=lambda f: f.__name__
+)
+def test_what_stands_in_padded_values_does_not_matter(function, backend):
+    q, k, v = projections(tokens("gauss", 1, 5, 12), 3, tie_qk=False)
+    mask = torch.tensor([[False, False, False, True, True]])
+    clean = function(q, k, v, key_padding_mask=mask, backend=backend)
+    v[:, :, 3:] = float("nan")
+    assert torch.equal(function(q, k, v, key_padding_mask=mask, backend=backend), clean)
+
+
+def test_scsa_refuses_a_negative_temperature_as_a_function_too():
+    q, k, v = projections(tokens("gauss", 1, 5, 12), 3, tie_qk=False)
+    with pytest.raises(ConfigError, match="tau"):
+        scsa_attention(q, k, v, tau=-1.0)

@@ -72,3 +72,31 @@ def test_every_promised_name_is_there():
         assert getattr(lrformer, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'create_modle'"):
         lrformer.create_modle  # noqa: B018
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch, capsys):
+    def interrupt(pattern: str = "") -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lrformer.models.list_models", interrupt)
+    monkeypatch.setattr(sys, "argv", ["lrformer", "models"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_file_in_the_place_of_a_folder_is_one_line(monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(sys, "argv", ["lrformer", "demo", "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("lrformer: ")
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_measuring(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lrformer", "bounds", "lrformer_digits", "--figure", "b.xyz"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "must end in .png, .svg or .pdf" in capsys.readouterr().err

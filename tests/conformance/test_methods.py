@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lrformer.core import ConfigError, NotFittedError
 from lrformer.heads import Predictive
-from lrformer.methods import METHODS, Method, list_methods
+from lrformer.methods import METHODS, Method, create_method, list_methods
 from tests.methods.tiny import (
     NUM_CLASSES,
     TinyConvNet,
@@ -250,3 +250,8 @@ def test_an_unknown_setting_gets_a_hint(method: str) -> None:
     with pytest.raises(ConfigError, match=rf"method '{method}' has no setting 'colour'"):
         small_method(method, colour="red")
     assert METHODS[method].config_class.__doc__
+
+
+def test_a_backbone_that_is_built_already_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be a function that builds one"):
+        create_method("deterministic", torch.nn.Linear(2, 2), num_classes=2)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from lrformer.core import ConfigError
 from lrformer.evaluation.bounds import bounds, head_constant
 from lrformer.heads import RandomFeatureGP
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig
@@ -267,3 +268,8 @@ def test_measuring_leaves_the_model_as_it_was():
 def test_the_default_model_of_the_package_can_be_reported():
     report = bounds(create_model("lrformer_digits", depth=1))
     assert report.num_tokens == 16
+
+
+def test_a_name_is_no_model():
+    with pytest.raises(ConfigError, match="must be a module"):
+        bounds("lrformer_digits")

@@ -119,3 +119,10 @@ def test_entropy_of_the_uniform_distribution_is_the_logarithm_of_the_classes() -
     assert Predictive(logits=torch.zeros(1, 7)).uncertainty("entropy").item() == pytest.approx(
         math.log(7)
     )
+
+
+def test_shapes_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must be \\(batch, classes\\)"):
+        Predictive(logits=torch.zeros(3))
+    with pytest.raises(ConfigError, match="variance has shape"):
+        Predictive(logits=torch.zeros(3, 4), variance=torch.zeros(2))

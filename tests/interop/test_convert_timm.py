@@ -245,3 +245,9 @@ def test_a_causal_call_is_refused_by_the_converted_attention() -> None:
     converted = convert(timm_model("vit_tiny_patch16_224", depth=1), "lrsa")
     with pytest.raises(ConfigError, match="is_causal"):
         converted(pictures(), is_causal=True)
+
+
+def test_a_calibration_batch_without_numbers_is_refused() -> None:
+    model = timm_model(next(iter(TIMM_MODELS)))
+    with pytest.raises(ConfigError, match="not finite"):
+        convert(model, "lrsa", calibration=pictures() * float("nan"))

@@ -76,3 +76,11 @@ def test_a_model_without_mistakes_is_not_told_to_be_certain_of_everything() -> N
     confidence = fitted(Predictive(logits=logits)).probs.amax()
     # 50 seen inputs were right and half of one imagined input was: 50.5 of 51.
     assert confidence.item() == pytest.approx(50.5 / 51, abs=1e-4)
+
+
+def test_labels_that_no_class_has_and_empty_validation_are_refused() -> None:
+    predictive = Predictive(logits=torch.zeros(2, 3))
+    with pytest.raises(ConfigError, match="must lie in 0 to 2"):
+        fit_temperature(predictive, torch.tensor([0, 3]))
+    with pytest.raises(ConfigError, match="validation is empty"):
+        fit_temperature(Predictive(logits=torch.zeros(0, 3)), torch.zeros(0, dtype=torch.long))

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lrformer.attention.backends import reference, resolve_backend
+from lrformer.attention.masks import check_inputs, without_padding
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 
@@ -25,10 +26,11 @@ def l2_attention(
     backend: str = "auto",
 ) -> Float[Tensor, "b h n d"]:
     """Return softmax(-||q_i - k_j||^2 / sqrt(d)) v."""
+    check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
     return resolve_backend(backend).squared_distance(
         q,
         k,
-        v,
+        without_padding(v, key_padding_mask),
         _coefficient(q),
         attn_mask=attn_mask,
         is_causal=is_causal,

@@ -1,5 +1,6 @@
 """Lipschitz-regularized self-attention: squared distances over a norm of the sample."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from lrformer.attention.backends import reference, resolve_backend
 from lrformer.attention.coefficient import check_normalizer, lrsa_coefficient
-from lrformer.attention.masks import check_padding_mask, without_padding
+from lrformer.attention.masks import check_inputs, without_padding
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 from lrformer.core import ConfigError
@@ -40,10 +41,14 @@ def lrsa_attention(
         key_padding_mask: True for padding, which is left out of the softmax and of both norms.
         backend: `auto`, `sdpa` (fused) or `reference` (the whole matrix of weights).
     """
-    _check_inputs(q, k, v, x)
+    check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
+    if x.ndim != 3 or x.shape[:2] != (q.shape[0], q.shape[2]):
+        raise ConfigError(
+            f"x has shape {tuple(x.shape)}; it must be the tokens that q, k, v were projected from, "
+            f"(batch, tokens, width) = ({q.shape[0]}, {q.shape[2]}, ...)."
+        )
     _check_alpha(alpha)
     check_normalizer(normalizer, length_free=length_free, floor=floor, eps=eps)
-    check_padding_mask(key_padding_mask, x.shape[0], x.shape[1])
     q_padded = without_padding(q, key_padding_mask)
     k_padded = q_padded if k is q else without_padding(k, key_padding_mask)
     coefficient = lrsa_coefficient(
@@ -67,24 +72,12 @@ def lrsa_attention(
     )
 
 
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> None:
-    """Raise unless q, k, v are (b, h, n, d) of one shape and x is (b, n, e)."""
-    if q.ndim != 4 or q.shape != k.shape or q.shape != v.shape:
-        raise ConfigError(
-            f"q, k, v have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; they must be "
-            f"one shape (batch, heads, tokens, head width)."
-        )
-    if x.ndim != 3 or x.shape[:2] != (q.shape[0], q.shape[2]):
-        raise ConfigError(
-            f"x has shape {tuple(x.shape)}; it must be the tokens that q, k, v were projected from, "
-            f"(batch, tokens, width) = ({q.shape[0]}, {q.shape[2]}, ...)."
-        )
-
-
 def _check_alpha(alpha: float | Tensor) -> None:
-    """Raise for a number that is not positive; a tensor is trusted, looking at it would stall a GPU."""
-    if not isinstance(alpha, Tensor) and not alpha > 0:
-        raise ConfigError(f"alpha ({alpha}) must be positive.")
+    """Raise unless a number is positive and finite; a tensor is trusted, looking would stall a GPU."""
+    if isinstance(alpha, Tensor):
+        return
+    if not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        raise ConfigError(f"alpha ({alpha!r}) must be positive and finite.")
 
 
 class LRSA(MultiheadSelfAttention):

@@ -25,6 +25,20 @@ def check_padding_mask(mask: Tensor | None, batch: int, num_tokens: int) -> None
         )
 
 
+def check_inputs(
+    q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, *, dropout_p: float = 0.0
+) -> None:
+    """Raise unless q, k, v are (b, h, n, d) of one shape, with a padding mask that fits."""
+    if q.ndim != 4 or q.shape != k.shape or q.shape != v.shape:
+        raise ConfigError(
+            f"q, k, v have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; they must be "
+            f"one shape (batch, heads, tokens, head width)."
+        )
+    if not 0 <= dropout_p < 1:
+        raise ConfigError(f"dropout_p ({dropout_p}) must be at least 0 and below 1.")
+    check_padding_mask(key_padding_mask, q.shape[0], q.shape[2])
+
+
 def without_padding(x: Tensor, key_padding_mask: Bool[Tensor, "b n"] | None) -> Tensor:
     """Return `x`, (b, n, e) or (b, h, n, d), with zeros in the padded tokens, whatever stood there."""
     if key_padding_mask is None:

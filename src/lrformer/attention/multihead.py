@@ -120,7 +120,8 @@ class MultiheadSelfAttention(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n d"], Float[Tensor, "b h n d"]]:
         """Return q, k and v per head; q and k are one tensor when tied, padded tokens are zero."""
         batch, num_tokens, _ = x.shape
-        parts = self.qkv(x).view(batch, num_tokens, -1, self.num_heads, self.head_dim)
+        num_parts = 2 if self.tie_qk else 3
+        parts = self.qkv(x).view(batch, num_tokens, num_parts, self.num_heads, self.head_dim)
         q, *k, v = (
             without_padding(part, key_padding_mask) for part in parts.permute(2, 0, 3, 1, 4)
         )
@@ -134,6 +135,10 @@ class MultiheadSelfAttention(nn.Module, ABC):
         key_padding_mask: Tensor | None,
     ) -> Masks:
         """Return the masks that `attend` gets, or raise for one that this similarity cannot honor."""
+        if x.ndim != 3 or x.shape[-1] != self.dim:
+            raise ConfigError(
+                f"x has shape {tuple(x.shape)}; it must be (batch, tokens, dim) with dim {self.dim}."
+            )
         check_padding_mask(key_padding_mask, x.shape[0], x.shape[1])
         return Masks(attn_mask, is_causal, key_padding_mask)
 

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lrformer.attention.backends import reference, resolve_backend
+from lrformer.attention.masks import check_inputs, without_padding
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 from lrformer.core import ConfigError
@@ -28,16 +29,25 @@ def scsa_attention(
     backend: str = "auto",
 ) -> Float[Tensor, "b h n d"]:
     """Return nu softmax(tau q k^T) v with every row of q, k and v divided by sqrt(||row||^2 + eps)."""
+    check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
+    _check_settings(tau, nu, eps)
     return nu * resolve_backend(backend).dot_product(
         _unit_rows(q, eps),
         _unit_rows(k, eps),
-        _unit_rows(v, eps),
+        _unit_rows(without_padding(v, key_padding_mask), eps),
         scale=tau,
         attn_mask=attn_mask,
         is_causal=is_causal,
         key_padding_mask=key_padding_mask,
         dropout_p=dropout_p,
     )
+
+
+def _check_settings(tau: float, nu: float, eps: float) -> None:
+    """Raise unless every setting is positive."""
+    for name, value in (("tau", tau), ("nu", nu), ("eps", eps)):
+        if not value > 0:
+            raise ConfigError(f"{name} ({value}) must be positive.")
 
 
 def _unit_rows(x: Float[Tensor, "b h n d"], eps: float) -> Float[Tensor, "b h n d"]:
@@ -70,9 +80,7 @@ class SCSA(MultiheadSelfAttention):
             proj_drop=proj_drop,
             **shared,
         )
-        for name, value in (("tau", tau), ("nu", nu), ("eps", eps)):
-            if value <= 0:
-                raise ConfigError(f"{name} ({value}) must be positive.")
+        _check_settings(tau, nu, eps)
         self.tau = tau
         self.nu = nu
         self.eps = eps

@@ -45,8 +45,17 @@ def bounds(
 
     Example: lrformer bounds runs/digits --figure bounds.png
     """
+    _check_figure(figure)
     network, x = _open(model, data, root, images)
     run_bounds(network, x, json_path=record, figure_path=figure, seed=seed)
+
+
+def _check_figure(path: Path | None) -> None:
+    """Raise for a picture that cannot be written, before anything is measured."""
+    from lrformer.core import ConfigError
+
+    if path is not None and path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"figure ({path}) must end in .png, .svg or .pdf.")
 
 
 def _open(

@@ -18,7 +18,8 @@ def demo(
     seeds: Annotated[int, typer.Option(help="Trainings of each model.")] = 3,
     epochs: Annotated[int | None, typer.Option(help="On digits.", show_default="20")] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Trainings at a time.", show_default="one for each core")
+        int | None,
+        typer.Option(min=1, help="Trainings at a time.", show_default="one for each core"),
     ] = None,
 ) -> None:
     """Train a plain transformer and LRFormer side by side on digits 0 to 4, and ask both about 5 to 9.

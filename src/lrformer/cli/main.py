@@ -63,6 +63,10 @@ def main() -> None:
     except LRFormerError as error:
         typer.echo(f"lrformer: {error}", err=True)
         sys.exit(EXIT_USER_ERROR)
-    except KeyboardInterrupt:
-        typer.echo("lrformer: interrupted.", err=True)
-        sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:
+        typer.echo(f"lrformer: {error}.", err=True)
+        sys.exit(EXIT_USER_ERROR)
+    except SystemExit as stop:
+        if stop.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this
+            typer.echo("lrformer: interrupted. A training goes on with the same command.", err=True)
+        raise

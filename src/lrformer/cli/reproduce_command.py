@@ -30,7 +30,8 @@ def figure1(
     ] = None,
     out: OutOption = Path("runs/figure1"),
     workers: Annotated[
-        int | None, typer.Option(help="Trainings at a time.", show_default="one for each core")
+        int | None,
+        typer.Option(min=1, help="Trainings at a time.", show_default="one for each core"),
     ] = None,
 ) -> None:
     """Compare uncertainty on two moons: heat maps, and how well each method knows the distance to the data.

@@ -123,7 +123,7 @@ def train(
     ] = 0,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Train this many seeds, each in OUT/seed-N; the paper has 10."),
+        typer.Option(min=1, help="Train this many seeds, each in OUT/seed-N; the paper has 10."),
     ] = None,
     image_size: Annotated[
         int | None, typer.Option(help="Side of the images.", show_default="the model's")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from lrformer.core import ConfigError
 from lrformer.evaluation.bound_measurements import Measurements, measure, pair_distortions
 from lrformer.evaluation.bound_modules import (
     Constants,
@@ -58,6 +59,11 @@ def bounds(
         num_steps: steps of the power iteration behind each measured figure.
         batch_size: inputs that are measured at once.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model ({model!r}) must be a module; open a folder with lrformer.load, build a name with "
+            f"lrformer.create_model."
+        )
     backbone = getattr(model, "backbone", model)
     structure = read_structure(model)
     if isinstance(backbone, CertifiedTransformer):

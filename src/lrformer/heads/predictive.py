@@ -30,6 +30,17 @@ class Predictive:
     samples: Float[Tensor, "s b c"] | None = None
     distances: Float[Tensor, "b c"] | None = None
 
+    def __post_init__(self) -> None:
+        if self.logits.ndim != 2:
+            raise ConfigError(
+                f"logits have shape {tuple(self.logits.shape)}; they must be (batch, classes)."
+            )
+        if self.variance is not None and self.variance.shape[0] != self.logits.shape[0]:
+            raise ConfigError(
+                f"variance has shape {tuple(self.variance.shape)}; it must be ({self.logits.shape[0]},) or "
+                f"{tuple(self.logits.shape)}, as the logits are."
+            )
+
     @property
     def probs(self) -> Float[Tensor, "b c"]:
         """Return class probabilities: the mean softmax of the samples, or the softmax of the logits."""

@@ -96,6 +96,7 @@ def convert(
     if calibration is not None:
         before = record(model, [n for s in found.sites for n in (s.name, s.block)], calibration)
         _check_reached(found, before)
+        _check_finite(before)
     built = [
         (site, _convert_site(site, settings, found.num_tokens, before)) for site in found.sites
     ]
@@ -113,6 +114,18 @@ def convert(
     )
     setattr(model, _ATTRIBUTE, Conversion(layers=layers, report=report))
     return model
+
+
+def _check_finite(recording: Recording) -> None:
+    """Raise for a calibration batch that is empty, or on which the model gives no numbers."""
+    (result,) = recording.result
+    if result.shape[0] == 0:
+        raise ConfigError("calibration is an empty batch; give at least one input.")
+    if not bool(result.isfinite().all()):
+        raise ConfigError(
+            "the model's outputs on the calibration batch are not finite; look for NaN in the batch "
+            "or in the weights."
+        )
 
 
 def conversion_report(model: nn.Module) -> ConversionReport:

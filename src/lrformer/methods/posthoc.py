@@ -44,6 +44,13 @@ def fit_temperature(validation: Predictive, y: Int[Tensor, " b"]) -> Temperature
         raise ConfigError(
             f"y has {y.shape[0]} labels for {validation.logits.shape[0]} predictions."
         )
+    num_classes = validation.logits.shape[1]
+    if y.shape[0] == 0:
+        raise ConfigError("validation is empty; a temperature needs at least one prediction.")
+    if int(y.min()) < 0 or int(y.max()) >= num_classes:
+        raise ConfigError(
+            f"y has labels from {int(y.min())} to {int(y.max())}; they must lie in 0 to {num_classes - 1}."
+        )
     wide = replace(
         validation,
         logits=validation.logits.double(),

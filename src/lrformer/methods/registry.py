@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from torch import nn
+
 from lrformer.core import ConfigError, Registry
 from lrformer.core.registry import did_you_mean
 from lrformer.methods.base import BackboneFactory, Method
@@ -35,6 +37,11 @@ def create_method(
                 f"method '{name}' has no setting '{override}'.{did_you_mean(override, known)} "
                 f"Known: {', '.join(known) or 'none'}."
             )
+    if isinstance(backbone, nn.Module) or not callable(backbone):
+        raise ConfigError(
+            f"backbone ({type(backbone).__name__}) must be a function that builds one, such as "
+            f"lambda: create_model('lrformer_digits', num_classes=0)."
+        )
     if num_classes < 2:
         raise ConfigError(f"num_classes ({num_classes}) must be at least 2.")
     return method_class(backbone, num_classes, method_class.config_class(**overrides))

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -63,6 +64,11 @@ def run_jobs(
             for number, job in enumerate(jobs):
                 show(number, count_lines(job.log))
         return [future.result() for future in futures]
+    except KeyboardInterrupt:
+        # What a job has finished is on disk; the one in hand is not worth waiting for.
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -82,6 +88,7 @@ def _run_here(number: int, job: Job, show: Show) -> Any:
 
 
 def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     import torch
 
     torch.set_num_threads(1)

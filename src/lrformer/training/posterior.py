@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from lrformer.core import UnsupportedModelError, make_generator
+from lrformer.core import ConfigError, UnsupportedModelError, make_generator
 from lrformer.heads import (
     DistanceReport,
     LinearHead,
@@ -123,6 +123,8 @@ class PosteriorClassifier(nn.Module):
             parts.append(self._features_and_logits(x)[0].float())
             if sum(part.shape[0] for part in parts) >= _NUM_KEPT_FEATURES:
                 break
+        if not parts:
+            raise ConfigError("loader is empty; it must give at least one batch.")
         return torch.cat(parts)[:_NUM_KEPT_FEATURES]
 
     @torch.no_grad()
