@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ def cifar10_table() -> str:
     return "\n".join(lines)
 
 
-def cost_table() -> str:
+def cost_table(device: str) -> str:
     """Return what a prediction costs over the deterministic one, per pass."""
-    rows = record("methods-cost-cuda")["rows"]
+    rows = record(f"methods-cost-{device}")["rows"]
     settings = list(dict.fromkeys((row["backbone"], row["batch"]) for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     ratios = {(r["method"], r["backbone"], r["batch"]): r["ratio_per_pass"] for r in rows}
@@ -87,22 +88,24 @@ def figure1_table() -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "cifar10": ("README.md", cifar10_table),
     "figure1": ("docs/figure1.md", figure1_table),
-    "methods-cost": ("docs/methods.md", cost_table),
+    "methods-cost": ("docs/methods.md", partial(cost_table, "cuda")),
+    "methods-cost-cpu": ("docs/methods.md", partial(cost_table, "cpu")),
 }
 
 
 def pages_with_tables() -> Iterator[tuple[Path, str]]:
     """Yield every page with its tables as the records make them."""
+    texts: dict[Path, str] = {}
     for name, (file, make) in TABLES.items():
         page = ROOT / file
-        text = page.read_text(encoding="utf-8")
+        text = texts.get(page) or page.read_text(encoding="utf-8")
         pattern = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
         if not re.search(pattern, text, flags=re.DOTALL):
             sys.exit(f"{file} has no place for the table '{name}'.")
-        yield (
-            page,
-            re.sub(pattern, lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text, flags=re.DOTALL),
+        texts[page] = re.sub(
+            pattern, lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text, flags=re.DOTALL
         )
+    yield from texts.items()
 
 
 if __name__ == "__main__":
