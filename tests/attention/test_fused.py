@@ -102,7 +102,7 @@ def test_compiled_lrsa_equals_eager(num_tokens, dtype):
 @pytest.mark.gpu
 @pytest.mark.unhooked
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
-@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("backend", ["triton", "sdpa", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_tokens", [17, 64, 65, 196, 197, 200, 256, 1024])
 @pytest.mark.parametrize("tie_qk", [True, False])

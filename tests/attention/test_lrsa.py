@@ -317,6 +317,13 @@ def test_wrong_shapes_and_masks_raise_with_the_rule():
     q, k, v = projections(x, 3, tie_qk=False)
     with pytest.raises(ConfigError, match="must be the tokens"):
         lrsa_attention(q, k, v, x[:, :4], alpha=1.0)
+    for alone in (x[:1], x[:, :1], x[0]):  # torch would broadcast them
+        with pytest.raises(ConfigError, match="must be the tokens"):
+            lrsa_attention(q, k, v, alone, alpha=1.0)
+        with pytest.raises(ConfigError, match="must be the tokens"):
+            lrsa_coefficient(q, k, alone, alpha=1.0)
+    with pytest.raises(ConfigError, match="one shape"):
+        lrsa_coefficient(q, k[:1], x, alpha=1.0, normalizer="symmetric")
     with pytest.raises(ConfigError, match="one shape"):
         lrsa_attention(q, k[:, :, :3], v, x, alpha=1.0)
     with pytest.raises(ConfigError, match="must be \\(batch, tokens, dim\\) with dim 12"):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lrformer.attention.masks import without_padding
+from lrformer.attention.masks import check_tokens, without_padding
 from lrformer.core import ConfigError
 
 Normalizer = Literal["paper", "floor", "symmetric", "m"]
@@ -55,6 +55,7 @@ def lrsa_coefficient(
     plus `eps`. Z grows with the root of the number of tokens n; `length_free` multiplies alpha by
     :math:`\sqrt n`, so that one alpha is one temperature at every n.
     """
+    check_tokens(q, k, x, key_padding_mask)
     wide = torch.promote_types(q.dtype, torch.float32)
     q, k, x = (without_padding(part.to(wide), key_padding_mask) for part in (q, k, x))
     largest = torch.linalg.vector_norm(x, dim=-1).amax(-1).unsqueeze(-1)

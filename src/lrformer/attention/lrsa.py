@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lrformer.attention.backends import reference, resolve_backend
 from lrformer.attention.coefficient import check_normalizer, lrsa_coefficient
-from lrformer.attention.masks import check_inputs, without_padding
+from lrformer.attention.masks import check_inputs, check_tokens, without_padding
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 from lrformer.core import ConfigError
@@ -42,11 +42,7 @@ def lrsa_attention(
         backend: `auto`, `sdpa` (fused) or `reference` (the whole matrix of weights).
     """
     check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
-    if x.ndim != 3 or x.shape[:2] != (q.shape[0], q.shape[2]):
-        raise ConfigError(
-            f"x has shape {tuple(x.shape)}; it must be the tokens that q, k, v were projected from, "
-            f"(batch, tokens, width) = ({q.shape[0]}, {q.shape[2]}, ...)."
-        )
+    check_tokens(q, k, x, key_padding_mask)
     _check_alpha(alpha)
     check_normalizer(normalizer, length_free=length_free, floor=floor, eps=eps)
     q_padded = without_padding(q, key_padding_mask)

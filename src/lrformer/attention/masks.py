@@ -39,6 +39,21 @@ def check_inputs(
     check_padding_mask(key_padding_mask, q.shape[0], q.shape[2])
 
 
+def check_tokens(q: Tensor, k: Tensor, x: Tensor, key_padding_mask: Tensor | None) -> None:
+    """Raise unless q and k are (b, h, n, d) of one shape and x is (b, n, e): a batch of one would be broadcast."""
+    if q.ndim != 4 or q.shape != k.shape:
+        raise ConfigError(
+            f"q and k have shapes {tuple(q.shape)} and {tuple(k.shape)}; they must be one shape "
+            f"(batch, heads, tokens, head width)."
+        )
+    if x.ndim != 3 or x.shape[:2] != (q.shape[0], q.shape[2]):
+        raise ConfigError(
+            f"x has shape {tuple(x.shape)}; it must be the tokens that q, k, v were projected from, "
+            f"(batch, tokens, width) = ({q.shape[0]}, {q.shape[2]}, ...)."
+        )
+    check_padding_mask(key_padding_mask, q.shape[0], q.shape[2])
+
+
 def without_padding(x: Tensor, key_padding_mask: Bool[Tensor, "b n"] | None) -> Tensor:
     """Return `x`, (b, n, e) or (b, h, n, d), with zeros in the padded tokens, whatever stood there."""
     if key_padding_mask is None:

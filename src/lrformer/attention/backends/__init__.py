@@ -5,19 +5,30 @@ Every backend is a module with the same two functions: `dot_product` and `square
 
 from types import ModuleType
 
-from lrformer.attention.backends import reference, sdpa
+from lrformer.attention.backends import automatic, reference, sdpa
 from lrformer.core import ConfigError
 
-BACKENDS = ("auto", "reference", "sdpa")
+BACKENDS = ("auto", "reference", "sdpa", "triton")
 
 
 def resolve_backend(name: str) -> ModuleType:
-    """Return the backend called `name`; `auto` is the fused one, which runs on every device."""
-    if name in ("auto", "sdpa"):
+    """Return the backend called `name`; `auto` takes the fastest that can do the call."""
+    if name == "auto":
+        return automatic
+    if name == "sdpa":
         return sdpa
     if name == "reference":
         return reference
-    raise ConfigError(f"backend ({name!r}) must be one of {', '.join(BACKENDS)}.")
+    if name != "triton":
+        raise ConfigError(f"backend ({name!r}) must be one of {', '.join(BACKENDS)}.")
+    if not automatic.HAS_TRITON:
+        raise ConfigError(
+            "backend ('triton') needs the package triton, which comes with torch for CUDA; "
+            "use backend='auto' or 'sdpa'."
+        )
+    from lrformer.attention.backends import triton
+
+    return triton
 
 
 __all__ = ["BACKENDS", "reference", "resolve_backend", "sdpa"]

@@ -68,7 +68,7 @@ def squared_distance(
     large. And what all values of a column share is taken off before the kernel and added after it.
     """
     width = v.shape[-1]
-    kernel_dtype = _kernel_dtype(v)
+    dtype = kernel_dtype(v)
     wide = torch.promote_types(q.dtype, torch.float32)
     q_wide = q.to(wide)
     k_wide = q_wide if k is q else k.to(wide)
@@ -78,23 +78,23 @@ def squared_distance(
     # sqrt(2c) on both sides, not 2c on one: after it both are scale free, which float16 needs.
     c = coefficient.unsqueeze(-1)
     root = (2 * c.unsqueeze(-1)).sqrt()
-    centered_q = (root * (q_wide - mean_q)).to(kernel_dtype)
-    centered_k = centered_q if k is q else (root * (k_wide - mean_k)).to(kernel_dtype)
+    centered_q = (root * (q_wide - mean_q)).to(dtype)
+    centered_k = centered_q if k is q else (root * (k_wide - mean_k)).to(dtype)
 
     bias = -c * (k_wide - mean_q).square().sum(-1)
     bias = bias - _valid_mean(bias.unsqueeze(-1), key_padding_mask).squeeze(-1).detach()
     if key_padding_mask is not None:
         bias = bias.masked_fill(key_padding_mask.unsqueeze(1), _PADDED_SCORE)
-    leading = bias.to(kernel_dtype)
+    leading = bias.to(dtype)
     ones = torch.ones_like(leading)
     q_columns, k_columns = [ones], [leading]
     shared_v = None
-    if kernel_dtype != wide:
-        rest = (bias - leading.to(wide)).detach().to(kernel_dtype)
+    if dtype != wide:
+        rest = (bias - leading.to(wide)).detach().to(dtype)
         q_columns, k_columns = [ones, ones], [leading, rest]
         if k is q:
             constant = -c * (q_wide - mean_q).square().sum(-1)
-            q_columns.append((constant - constant.detach()).to(kernel_dtype))
+            q_columns.append((constant - constant.detach()).to(dtype))
             k_columns.append(ones)
         shared_v = _shared_part(v, key_padding_mask).detach()
 
@@ -106,13 +106,11 @@ def squared_distance(
         device=q.device,
     )
     if mask is not None and mask.dtype != torch.bool:
-        mask = mask.to(kernel_dtype)
+        mask = mask.to(dtype)
     out = F.scaled_dot_product_attention(
         _widened(centered_q, q_columns),
         _widened(centered_k, k_columns),
-        _widened(
-            (v if shared_v is None else v - shared_v).to(kernel_dtype), [], width + len(k_columns)
-        ),
+        _widened((v if shared_v is None else v - shared_v).to(dtype), [], width + len(k_columns)),
         attn_mask=mask,
         dropout_p=dropout_p,
         scale=1.0,
@@ -121,7 +119,7 @@ def squared_distance(
     return out if shared_v is None else out + shared_v.to(out.dtype)
 
 
-def _kernel_dtype(v: Tensor) -> torch.dtype:
+def kernel_dtype(v: Tensor) -> torch.dtype:
     """Return the dtype in which the fused kernel will run: autocast narrows what it is given."""
     if torch.is_autocast_enabled(v.device.type):
         return torch.get_autocast_dtype(v.device.type)

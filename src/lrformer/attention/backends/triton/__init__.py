@@ -1,0 +1,84 @@
+"""Kernels of our own for squared distances: no padded copies, one projection less to read where q = k.
+
+Imported only where it is used: Triton is not on every machine, and its import takes a moment.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lrformer.attention.backends import sdpa
+from lrformer.attention.backends.triton import operators
+from lrformer.core import ConfigError
+
+MAX_WIDTH = 128
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+# Torch's fused dot product has no bias, and nothing here could make it faster.
+dot_product = sdpa.dot_product
+
+
+def squared_distance(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h m d"],
+    v: Float[Tensor, "b h m d"],
+    coefficient: Float[Tensor, "b h"],
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    key_padding_mask: Bool[Tensor, "b m"] | None = None,
+    dropout_p: float = 0.0,
+) -> Float[Tensor, "b h n d"]:
+    """Return softmax(-coefficient ||q_i - k_j||^2) v.
+
+    Tied queries and keys without padding have kernels of their own. float32 is multiplied in full
+    precision, and its tokens are shifted by the mean key first, which changes no distance.
+    """
+    reason = refusal(
+        q,
+        k,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        dropout_p=dropout_p,
+        dtype=sdpa.kernel_dtype(v),
+    )
+    if reason is not None:
+        raise ConfigError(f"backend ('triton') {reason}; use backend='auto' or 'sdpa'.")
+    is_tied = k is q
+    if q.dtype == torch.float32:
+        shift = k.mean(-2, keepdim=True).detach()
+        q, k = q - shift, k - shift
+    dtype = sdpa.kernel_dtype(v)
+    q, v, coefficient = q.to(dtype), v.to(dtype), coefficient.float()
+    has_backward = torch.is_grad_enabled() and any(
+        part.requires_grad for part in (q, k, v, coefficient)
+    )
+    if is_tied and key_padding_mask is None:
+        return operators.tied_squared_distance(q, v, coefficient, has_backward)[0]
+    k = q if is_tied else k.to(dtype)
+    return operators.squared_distance(q, k, v, coefficient, key_padding_mask, has_backward)[0]
+
+
+def refusal(
+    q: Tensor,
+    k: Tensor,
+    *,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    dropout_p: float,
+    dtype: torch.dtype,
+) -> str | None:
+    """Return why the kernels cannot do this call, or None."""
+    if q.device.type != "cuda" and not operators.IS_INTERPRETED:
+        return f"runs on a CUDA device, and q is on {q.device}"
+    if dtype not in DTYPES:
+        return f"has no kernel for {dtype}"
+    if q.shape[-1] > MAX_WIDTH:
+        return f"has no kernel for heads wider than {MAX_WIDTH}, and these have {q.shape[-1]}"
+    if q.shape != k.shape:
+        return f"needs as many keys as queries, not {k.shape[-2]} and {q.shape[-2]}"
+    if attn_mask is not None or is_causal:
+        return "takes key_padding_mask and no other mask"
+    if dropout_p > 0:
+        return f"has no dropout (dropout_p is {dropout_p})"
+    return None

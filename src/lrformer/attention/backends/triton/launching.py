@@ -1,0 +1,107 @@
+"""How a kernel is launched: the stated space of block sizes, tried once for each kind of call and kept.
+
+Where there is no GPU, Triton's interpreter runs the same kernels for the tests, with one fixed choice.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+
+# (rows of a program, rows of a step of its loop, warps, stages of the pipeline)
+Choice = tuple[int, int, int, int]
+
+FORWARD: tuple[Choice, ...] = (
+    (128, 64, 8, 3),
+    (128, 32, 4, 4),
+    (64, 64, 4, 3),
+    (128, 64, 4, 2),
+)
+BACKWARD: tuple[Choice, ...] = (
+    (64, 64, 4, 2),
+    (64, 64, 4, 3),
+    (128, 64, 8, 2),
+    (64, 32, 4, 2),
+)
+IS_INTERPRETED: bool = knobs.runtime.interpret
+# Taken instead of the fastest where it is set: the interpreter cannot measure.
+FIXED: dict[str, Any] | None = {"BLOCK_M": 16, "BLOCK_N": 16} if IS_INTERPRETED else None
+KEY = ["bucket", "WIDTH"]
+
+Launch = Callable[..., None]
+
+
+def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
+    """Return a function that launches `kernel` with the fastest of `space`.
+
+    The first call of a kind (octave of length, width, dtype) tries them all; Triton keeps what it found
+    on disk. Later calls go past the tuner, whose bookkeeping costs more than a launch.
+    """
+    configs = [
+        triton.Config({"BLOCK_M": rows, "BLOCK_N": others}, num_warps=warps, num_stages=stages)
+        for rows, others, warps, stages in space
+    ]
+    has_tail = "TAIL" in kernel.arg_names
+    tunable: Any = triton.heuristics({"TAIL": _tail})(kernel) if has_tail else kernel
+    if not IS_INTERPRETED:
+        tunable = triton.autotune(configs, key=KEY, cache_results=True)(tunable)
+    chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def launch(num_slots: int, num_tokens: int, *arguments: Any, **constants: Any) -> None:
+        kind = (constants["bucket"], constants["WIDTH"], arguments[0].dtype, arguments[0].device)
+        choice = FIXED or chosen.get(kind)
+        if choice is None:
+
+            def grid(tried: dict[str, Any]) -> tuple[int]:
+                return (num_slots * triton.cdiv(num_tokens, tried["BLOCK_M"]),)
+
+            tunable[grid](*arguments, **constants)
+            chosen[kind] = tunable.best_config.all_kwargs()
+            return
+        if has_tail:
+            choice = {**choice, "TAIL": _tail({"num_tokens": num_tokens, **choice})}
+        grid_size = num_slots * -(-num_tokens // choice["BLOCK_M"])
+        kernel[(grid_size,)](*arguments, **constants, **choice)
+
+    return launch
+
+
+def _tail(arguments: dict[str, Any]) -> int:
+    """Return the block that holds the tokens left over by whole blocks: 0 if there are none."""
+    left = arguments["num_tokens"] % arguments["BLOCK_N"]
+    return max(16, _power_of_two(left)) if left else 0
+
+
+def _power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not below `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+def constants_of(q: Tensor) -> dict[str, Any]:
+    """Return the compile-time constants of a call: widths, rounding, and the length in octaves."""
+    width = q.shape[-1]
+    return {
+        "bucket": _power_of_two(q.shape[-2]),
+        "WIDTH": width,
+        "COLUMNS": max(16, _power_of_two(width)),
+        "PRECISION": "ieee" if q.element_size() == 4 else "tf32",
+    }
+
+
+def factor_of(q: Tensor) -> float:
+    """Return a power of two that keeps gradients over D, between 1 and n, in the range of float16."""
+    return 2.0 ** (q.shape[-2].bit_length() // 2) if q.dtype == torch.float16 else 1.0
+
+
+def rows_contiguous(x: Tensor) -> Tensor:
+    """Return `x` with its last dimension contiguous, copied only if it must be."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def tokens_first(like: Tensor) -> Tensor:
+    """Return an empty tensor of the shape (b, h, n, d) that lies in memory as (b, n, h, d)."""
+    batch, heads, tokens, width = like.shape
+    return like.new_empty(batch, tokens, heads, width).transpose(1, 2)

@@ -1,0 +1,273 @@
+"""The kernels as operators of torch: autograd, fake tensors and vmap, so that compile and export see them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lrformer.attention.backends.triton import tied, untied
+from lrformer.attention.backends.triton.launching import (
+    BACKWARD,
+    FORWARD,
+    IS_INTERPRETED,
+    constants_of,
+    factor_of,
+    rows_contiguous,
+    tokens_first,
+    tuned,
+)
+
+__all__ = ["IS_INTERPRETED", "squared_distance", "tied_squared_distance"]
+
+ROWS = 64  # of the kernels that only pass over their input
+
+_squares_of: Any = tied.squares_kernel
+_gradient_parts_of: Any = tied.gradient_kernel
+_tied_forward = tuned(tied.forward_kernel, FORWARD)
+_tied_backward = tuned(tied.backward_kernel, BACKWARD)
+_untied_forward = tuned(untied.forward_kernel, FORWARD)
+_untied_backward_keys = tuned(untied.backward_keys_kernel, BACKWARD)
+_untied_backward_queries = tuned(untied.backward_queries_kernel, BACKWARD)
+
+
+@torch.library.custom_op("lrformer::tied_squared_distance", mutates_args=())
+def tied_squared_distance(
+    q: Tensor, v: Tensor, coefficient: Tensor, has_backward: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return softmax(-c ||q_i - q_j||^2) v; and for the backward pass what rounding took, 1/D_i, ||q_i||^2."""
+    q, v, coefficient = rows_contiguous(q), rows_contiguous(v), coefficient.contiguous()
+    batch, heads, tokens, _ = q.shape
+    out, rest, share = tokens_first(v), _rest(v, has_backward), _per_token(q)
+    squares = _squares(q)
+    _tied_forward(
+        batch * heads,
+        tokens,
+        q, v, coefficient, squares, out, rest, share,
+        *q.stride()[:3], *v.stride()[:3],
+        heads, tokens,
+        HAS_REST=rest.numel() > 0,
+        **constants_of(q),
+    )  # fmt: skip
+    return out, rest, share, squares
+
+
+@tied_squared_distance.register_fake
+def _(
+    q: Tensor, v: Tensor, coefficient: Tensor, has_backward: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return tokens_first(v), _rest(v, has_backward), _per_token(q), _per_token(q)
+
+
+@torch.library.custom_op("lrformer::tied_squared_distance_backward", mutates_args=())
+def tied_squared_distance_backward(
+    grad: Tensor,
+    q: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    out: Tensor,
+    rest: Tensor,
+    share: Tensor,
+    squares: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, v and the coefficient."""
+    grad, q, v = rows_contiguous(grad), rows_contiguous(q), rows_contiguous(v)
+    batch, heads, tokens, _ = q.shape
+    factor = factor_of(q)
+    shared, delta = _gradient_parts(out, rest, grad, share, factor)
+    grad_q, grad_v, grad_c = tokens_first(q), tokens_first(v), _per_token(q)
+    _tied_backward(
+        batch * heads,
+        tokens,
+        q, v, shared, coefficient.contiguous(), squares, delta, grad_q, grad_v, grad_c,
+        *q.stride()[:3], *v.stride()[:3],
+        heads, tokens,
+        factor=factor,
+        **constants_of(q),
+    )  # fmt: skip
+    return grad_q, grad_v, grad_c.sum(-1)
+
+
+@tied_squared_distance_backward.register_fake
+def _(
+    grad: Tensor,
+    q: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    out: Tensor,
+    rest: Tensor,
+    share: Tensor,
+    squares: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return tokens_first(q), tokens_first(v), coefficient.new_empty(coefficient.shape)
+
+
+@torch.library.custom_op("lrformer::squared_distance", mutates_args=())
+def squared_distance(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    padding: Tensor | None,
+    has_backward: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return softmax(-c ||q_i - k_j||^2) v over the keys that are not padding; and, for the backward pass,
+    what rounding took, log2 of the sum of exponentials and ||k_j||^2 (infinite for padding).
+    """
+    q, k, v = rows_contiguous(q), rows_contiguous(k), rows_contiguous(v)
+    batch, heads, tokens, _ = q.shape
+    out, rest, level = tokens_first(v), _rest(v, has_backward), _per_token(q)
+    squares = _squares(k)
+    if padding is not None:
+        squares.masked_fill_(padding[:, None, :], float("inf"))
+    _untied_forward(
+        batch * heads,
+        tokens,
+        q, k, v, coefficient.contiguous(), squares, out, rest, level,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+        heads, tokens,
+        HAS_REST=rest.numel() > 0,
+        **constants_of(q),
+    )  # fmt: skip
+    return out, rest, level, squares
+
+
+@squared_distance.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    padding: Tensor | None,
+    has_backward: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return tokens_first(v), _rest(v, has_backward), _per_token(q), _per_token(q)
+
+
+@torch.library.custom_op("lrformer::squared_distance_backward", mutates_args=())
+def squared_distance_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    out: Tensor,
+    rest: Tensor,
+    level: Tensor,
+    squares: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k, v and the coefficient."""
+    grad, q, k, v = (rows_contiguous(part) for part in (grad, q, k, v))
+    batch, heads, tokens, _ = q.shape
+    _, delta = _gradient_parts(out, rest, grad, None, 1.0)
+    grad_q, grad_k, grad_v = tokens_first(q), tokens_first(k), tokens_first(v)
+    grad_c = q.new_empty((2, batch, heads, tokens), dtype=torch.float32)
+    read = (q, k, v, grad, coefficient.contiguous(), squares, level, delta)
+    strides = (stride for part in (q, k, v, grad) for stride in part.stride()[:3])
+    sizes = (*strides, heads, tokens)
+    grid = (batch * heads, tokens)
+    constants = constants_of(q)
+    _untied_backward_keys(*grid, *read, grad_k, grad_v, grad_c[0], *sizes, **constants)
+    _untied_backward_queries(*grid, *read, grad_q, grad_c[1], *sizes, **constants)
+    return grad_q, grad_k, grad_v, grad_c.sum((0, -1))
+
+
+@squared_distance_backward.register_fake
+def _(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    out: Tensor,
+    rest: Tensor,
+    level: Tensor,
+    squares: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grads = tokens_first(q), tokens_first(k), tokens_first(v)
+    return *grads, coefficient.new_empty(coefficient.shape)
+
+
+def _tied_setup(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:3], *output)
+
+
+def _tied_gradient(ctx, grad, *_):
+    return *tied_squared_distance_backward(grad, *ctx.saved_tensors), None
+
+
+def _setup(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:4], *output)
+
+
+def _gradient(ctx, grad, *_):
+    return *squared_distance_backward(grad, *ctx.saved_tensors), None, None
+
+
+tied_squared_distance.register_autograd(_tied_gradient, setup_context=_tied_setup)
+squared_distance.register_autograd(_gradient, setup_context=_setup)
+
+
+def _fold(operator):
+    """Return the rule of `operator` under vmap: one more dimension is more samples."""
+
+    def rule(info, in_dims, *arguments):
+        size = info.batch_size
+        folded = [
+            x if not isinstance(x, Tensor)
+            else (x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
+            for x, dim in zip(arguments, in_dims, strict=True)
+        ]  # fmt: skip
+        out = operator(*folded)
+        return tuple(x.unflatten(0, (size, -1)) for x in out), tuple(0 for _ in out)
+
+    return rule
+
+
+for _operator in (
+    tied_squared_distance,
+    tied_squared_distance_backward,
+    squared_distance,
+    squared_distance_backward,
+):
+    _operator.register_vmap(_fold(_operator))
+
+
+def _squares(q: Tensor) -> Tensor:
+    """Return ||q_i||^2 of every token in float32."""
+    batch, heads, tokens, _ = q.shape
+    squares = _per_token(q)
+    constants = constants_of(q)
+    _squares_of[(batch * heads * -(-tokens // ROWS),)](
+        q, squares, *q.stride()[:3], heads, tokens,
+        WIDTH=constants["WIDTH"], COLUMNS=constants["COLUMNS"], ROWS=ROWS,
+    )  # fmt: skip
+    return squares
+
+
+def _gradient_parts(
+    out: Tensor, rest: Tensor, grad: Tensor, share: Tensor | None, factor: float
+) -> tuple[Tensor, Tensor]:
+    """Return `grad` times share and factor, and <out_i, grad_i> of it; plain where there is no `share`."""
+    batch, heads, tokens, _ = out.shape
+    out = out.transpose(1, 2).contiguous()
+    delta = grad.new_empty((batch, heads, tokens), dtype=torch.float32)
+    shared = grad if share is None else tokens_first(grad)
+    constants = constants_of(grad)
+    _gradient_parts_of[(batch * heads * -(-tokens // ROWS),)](
+        out, rest, grad, delta if share is None else share, shared, delta,
+        *grad.stride()[:3], heads, tokens, factor,
+        WIDTH=constants["WIDTH"], COLUMNS=constants["COLUMNS"], ROWS=ROWS,
+        HAS_REST=rest.numel() > 0, SHARED=share is not None,
+    )  # fmt: skip
+    return shared, delta
+
+
+def _rest(v: Tensor, has_backward: bool) -> Tensor:
+    """Return room for what rounding takes from the output; none where nothing is rounded or asked for."""
+    if has_backward and v.element_size() == 2:
+        return tokens_first(v)
+    return v.new_empty((v.shape[0], 0))
+
+
+def _per_token(q: Tensor) -> Tensor:
+    return q.new_empty(q.shape[:3], dtype=torch.float32)

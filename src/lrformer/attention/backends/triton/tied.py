@@ -1,0 +1,261 @@
+r"""Triton kernels for tied queries and keys, softmax(-c ||q_i - q_j||^2) v.
+
+With q = k the weights are those of a Gaussian kernel, :math:`P_{ij}=K_{ij}/D_i` with
+:math:`K_{ij}=e^{-c\|q_i-q_j\|^2}\le 1` and :math:`D_i=\sum_j K_{ij}\ge K_{ii}=1`. So no running maximum is
+needed, and because K is symmetric, one program that owns a block of rows holds everything that its rows
+get in the backward pass: the weights with which they were read (:math:`K_{ij}/D_j`) and with which they
+read (:math:`K_{ij}/D_i`). Five products, one exponential, no atomic additions.
+
+Scores are in base 2. The bias :math:`c\|q_j\|^2` stays in float32, and products of 16-bit numbers are
+exact there, so nothing has to be centered. The loop runs over whole blocks without a mask; what is left
+is one smaller block, in which a token beyond the last has a bias of infinity: weight zero.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def block_of(base, rows, columns, token, num_tokens, WIDTH: tl.constexpr, MASKED: tl.constexpr):
+    """Return the rows of a matrix of tokens, zeros beyond its end."""
+    pointers = base + rows[:, None] * token + columns[None, :]
+    if MASKED:
+        inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
+        return tl.load(pointers, mask=inside, other=0.0)
+    else:
+        return tl.load(pointers)
+
+
+@triton.jit
+def numbers_of(base, rows, num_tokens, BEYOND: tl.constexpr, MASKED: tl.constexpr):
+    """Return one number a token, BEYOND after the last."""
+    if MASKED:
+        return tl.load(base + rows, mask=rows < num_tokens, other=BEYOND)
+    else:
+        return tl.load(base + rows)
+
+
+@triton.jit
+def squares_kernel(
+    q_ptr, squares_ptr,
+    q_batch, q_head, q_token,
+    num_heads, num_tokens,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Write ||q_i||^2 of every token, one program for a block of rows."""
+    num_blocks = tl.cdiv(num_tokens, ROWS)
+    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    rows = tl.program_id(0) % num_blocks * ROWS + tl.arange(0, ROWS)
+    base = q_ptr + slot // num_heads * q_batch + slot % num_heads * q_head
+    q = block_of(base, rows, tl.arange(0, COLUMNS), q_token, num_tokens, WIDTH, True).to(tl.float32)
+    tl.store(squares_ptr + slot * num_tokens + rows, tl.sum(q * q, 1), mask=rows < num_tokens)
+
+
+@triton.jit
+def anchor_of(base, columns, token, num_tokens, WIDTH: tl.constexpr):
+    """Return the mean of the first tokens, a vector that is near all of them if they share a part."""
+    first = block_of(base, tl.arange(0, 16), columns, token, num_tokens, WIDTH, True).to(tl.float32)
+    return tl.sum(first, 0) / tl.minimum(num_tokens, 16)
+
+
+@triton.jit
+def forward_step(
+    total, averaged, q_i, bias_i, q_base, v_base, squares_base, scale, start,
+    q_token, v_token, num_tokens, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Return the sums of weights and of weighted values with one more block of keys."""
+    rows = start + tl.arange(0, BLOCK)
+    columns = tl.arange(0, COLUMNS)
+    q_j = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, MASKED or COLUMNS != WIDTH)
+    v_j = block_of(v_base, rows, columns, v_token, num_tokens, WIDTH, MASKED or COLUMNS != WIDTH)
+    bias_j = scale * numbers_of(squares_base, rows, num_tokens, float("inf"), MASKED)
+    product = tl.dot(q_i, tl.trans(q_j), input_precision=PRECISION)
+    kernel = tl.exp2(product * (2 * scale) - (bias_i[:, None] + bias_j[None, :]))
+    total += tl.sum(kernel, 1)
+    averaged = tl.dot(kernel.to(v_j.dtype), v_j, averaged, input_precision=PRECISION)
+    return total, averaged
+
+
+@triton.jit
+def forward_kernel(
+    q_ptr, v_ptr, coefficient_ptr, squares_ptr, out_ptr, rest_ptr, share_ptr,
+    q_batch, q_head, q_token, v_batch, v_head, v_token,
+    num_heads, num_tokens, bucket,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, HAS_REST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Write the averaged values, laid out (b, n, h, d), and 1/D_i, one program for a block of queries.
+
+    Where HAS_REST, what rounding took from the averaged values is written too, for the backward pass.
+    """
+    num_blocks = tl.cdiv(num_tokens, BLOCK_M)
+    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    batch, head = slot // num_heads, slot % num_heads
+    rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.arange(0, COLUMNS)
+
+    q_base = q_ptr + batch * q_batch + head * q_head
+    v_base = v_ptr + batch * v_batch + head * v_head
+    squares_base = squares_ptr + slot * num_tokens
+    scale = tl.load(coefficient_ptr + slot) * LOG2_E
+    q_i = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
+    bias_i = scale * numbers_of(squares_base, rows, num_tokens, 0.0, True)
+
+    total = tl.zeros([BLOCK_M], tl.float32)
+    averaged = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+    whole = num_tokens // BLOCK_N * BLOCK_N
+    for start in tl.range(0, whole, BLOCK_N):
+        total, averaged = forward_step(
+            total, averaged, q_i, bias_i, q_base, v_base, squares_base, scale, start,
+            q_token, v_token, num_tokens, WIDTH, COLUMNS, PRECISION, BLOCK_N, False,
+        )  # fmt: skip
+    if TAIL > 0:
+        total, averaged = forward_step(
+            total, averaged, q_i, bias_i, q_base, v_base, squares_base, scale, whole,
+            q_token, v_token, num_tokens, WIDTH, COLUMNS, PRECISION, TAIL, True,
+        )  # fmt: skip
+
+    share = 1 / total
+    inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
+    out = averaged * share[:, None]
+    rounded = out.to(out_ptr.dtype.element_ty)
+    offsets = (batch * num_tokens * num_heads + rows[:, None] * num_heads + head) * WIDTH
+    offsets += columns[None, :]
+    tl.store(out_ptr + offsets, rounded, mask=inside)
+    if HAS_REST:
+        rest = (out - rounded.to(tl.float32)).to(rest_ptr.dtype.element_ty)
+        tl.store(rest_ptr + offsets, rest, mask=inside)
+    tl.store(share_ptr + slot * num_tokens + rows, share, mask=rows < num_tokens)
+
+
+@triton.jit
+def gradient_kernel(
+    out_ptr, rest_ptr, grad_ptr, share_ptr, shared_ptr, delta_ptr,
+    grad_batch, grad_head, grad_token,
+    num_heads, num_tokens, factor,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    HAS_REST: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
+    """Write <out_i, g_i>; where SHARED, both this and g_i times factor / D_i, g laid out as out is.
+
+    The output must not lose digits here, and the gradient must be the rounded one that the products see:
+    a part that all values share cancels in <g_i, v_j - out_i>, and only then.
+    """
+    num_blocks = tl.cdiv(num_tokens, ROWS)
+    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    batch, head = slot // num_heads, slot % num_heads
+    rows = tl.program_id(0) % num_blocks * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
+    offsets = (batch * num_tokens * num_heads + rows[:, None] * num_heads + head) * WIDTH
+    offsets += columns[None, :]
+    out = tl.load(out_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    if HAS_REST:
+        out += tl.load(rest_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    grad_base = grad_ptr + batch * grad_batch + head * grad_head
+    grad = block_of(grad_base, rows, columns, grad_token, num_tokens, WIDTH, True)
+    if SHARED:
+        share = factor * numbers_of(share_ptr + slot * num_tokens, rows, num_tokens, 0.0, True)
+        grad = (grad.to(tl.float32) * share[:, None]).to(shared_ptr.dtype.element_ty)
+        tl.store(shared_ptr + offsets, grad, mask=inside)
+    delta = tl.sum(out * grad.to(tl.float32), 1)
+    tl.store(delta_ptr + slot * num_tokens + rows, delta, mask=rows < num_tokens)
+
+
+@triton.jit
+def backward_step(
+    grad_v, pulled, pull, q_i, v_i, shared_i, bias_i, delta_i,
+    q_base, v_base, shared_base, squares_base, delta_base, scale, start,
+    q_token, v_token, shared_token, num_tokens, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Return the gradients of the rows with one more block of tokens that they read and that read them."""
+    rows = start + tl.arange(0, BLOCK)
+    columns = tl.arange(0, COLUMNS)
+    NARROW: tl.constexpr = MASKED or COLUMNS != WIDTH
+    q_j = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, NARROW)
+    v_j = block_of(v_base, rows, columns, v_token, num_tokens, WIDTH, NARROW)
+    shared_j = block_of(shared_base, rows, columns, shared_token, num_tokens, WIDTH, NARROW)
+    bias_j = scale * numbers_of(squares_base, rows, num_tokens, float("inf"), MASKED)
+    delta_j = numbers_of(delta_base, rows, num_tokens, 0.0, MASKED)
+    product = tl.dot(q_i, tl.trans(q_j), input_precision=PRECISION)
+    moved = tl.dot(shared_i, tl.trans(v_j), input_precision=PRECISION)
+    moved = tl.dot(v_i, tl.trans(shared_j), moved, input_precision=PRECISION)
+    kernel = tl.exp2(product * (2 * scale) - (bias_i[:, None] + bias_j[None, :]))
+    grad_v = tl.dot(kernel.to(shared_j.dtype), shared_j, grad_v, input_precision=PRECISION)
+    moved -= delta_i[:, None] + delta_j[None, :]
+    rounded = (kernel * moved).to(q_j.dtype)
+    pull += tl.sum(rounded.to(tl.float32), 1)
+    pulled = tl.dot(rounded, q_j, pulled, input_precision=PRECISION)
+    return grad_v, pulled, pull
+
+
+@triton.jit
+def backward_kernel(
+    q_ptr, v_ptr, shared_ptr, coefficient_ptr, squares_ptr, delta_ptr,
+    grad_q_ptr, grad_v_ptr, grad_c_ptr,
+    q_batch, q_head, q_token, v_batch, v_head, v_token,
+    num_heads, num_tokens, bucket, factor,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    r"""Write the gradients of q and v, laid out (b, n, h, d), and of c for each row.
+
+    With :math:`\tilde g_i=g_i/D_i`, :math:`\tilde\Delta_i=\Delta_i/D_i` and
+    :math:`G_{ij}=K_{ij}[\langle\tilde g_i,v_j\rangle+\langle v_i,\tilde g_j\rangle-\tilde\Delta_i-\tilde\Delta_j]` the
+    row gets :math:`2c\sum_j G_{ij}(q_j-q_i)`. The sum of G that multiplies q_i is that of the rounded
+    numbers, so what rounding does meets the difference of the tokens, not the tokens. The gradient of c is
+    :math:`\sum_{ij}G_{ij}\langle q_i-a,q_j-q_i\rangle` for any vector a, because these sums are zero without q.
+    """
+    num_blocks = tl.cdiv(num_tokens, BLOCK_M)
+    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    batch, head = slot // num_heads, slot % num_heads
+    rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.arange(0, COLUMNS)
+
+    q_base = q_ptr + batch * q_batch + head * q_head
+    v_base = v_ptr + batch * v_batch + head * v_head
+    shared_token = num_heads * WIDTH
+    shared_base = shared_ptr + batch * num_tokens * shared_token + head * WIDTH
+    squares_base = squares_ptr + slot * num_tokens
+    delta_base = delta_ptr + slot * num_tokens
+    coefficient = tl.load(coefficient_ptr + slot)
+    scale = coefficient * LOG2_E
+    q_i = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
+    v_i = block_of(v_base, rows, columns, v_token, num_tokens, WIDTH, True)
+    shared_i = block_of(shared_base, rows, columns, shared_token, num_tokens, WIDTH, True)
+    bias_i = scale * numbers_of(squares_base, rows, num_tokens, 0.0, True)
+    delta_i = numbers_of(delta_base, rows, num_tokens, 0.0, True)
+
+    grad_v = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+    pulled = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+    pull = tl.zeros([BLOCK_M], tl.float32)
+    whole = num_tokens // BLOCK_N * BLOCK_N
+    for start in tl.range(0, whole, BLOCK_N):
+        grad_v, pulled, pull = backward_step(
+            grad_v, pulled, pull, q_i, v_i, shared_i, bias_i, delta_i,
+            q_base, v_base, shared_base, squares_base, delta_base, scale, start,
+            q_token, v_token, shared_token, num_tokens, WIDTH, COLUMNS, PRECISION, BLOCK_N, False,
+        )  # fmt: skip
+    if TAIL > 0:
+        grad_v, pulled, pull = backward_step(
+            grad_v, pulled, pull, q_i, v_i, shared_i, bias_i, delta_i,
+            q_base, v_base, shared_base, squares_base, delta_base, scale, whole,
+            q_token, v_token, shared_token, num_tokens, WIDTH, COLUMNS, PRECISION, TAIL, True,
+        )  # fmt: skip
+
+    q_wide = q_i.to(tl.float32)
+    pulled = (pulled - pull[:, None] * q_wide) / factor
+    anchor = anchor_of(q_base, columns, q_token, num_tokens, WIDTH)
+    grad_c = tl.sum(pulled * (q_wide - anchor[None, :]), 1)
+    tl.store(grad_c_ptr + slot * num_tokens + rows, grad_c, mask=rows < num_tokens)
+    inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
+    offsets = (batch * num_tokens * num_heads + rows[:, None] * num_heads + head) * WIDTH
+    offsets += columns[None, :]
+    grad_q = pulled * (2 * coefficient)
+    tl.store(grad_q_ptr + offsets, grad_q.to(grad_q_ptr.dtype.element_ty), mask=inside)
+    grad_v = grad_v / factor
+    tl.store(grad_v_ptr + offsets, grad_v.to(grad_v_ptr.dtype.element_ty), mask=inside)

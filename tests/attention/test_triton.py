@@ -1,0 +1,312 @@
+"""The Triton kernels against float64: on a GPU, or small and slow through Triton's interpreter.
+
+Without a GPU the whole process must run interpreted (`TRITON_INTERPRET=1`), because Triton decides when it is
+imported; `make test` has a run for that. The interpreter cannot multiply bfloat16.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lrformer.attention import LRSA, L2Attention, l2_attention, lrsa_attention, use_backend
+from lrformer.attention.backends import resolve_backend
+from lrformer.core import ConfigError
+from tests.attention import definition
+from tests.attention.inputs import KINDS, projections, tokens
+from tests.tolerance import assert_close
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not IS_INTERPRETED else "cpu"
+DTYPES = [torch.float32, torch.float16]
+if DEVICE == "cuda":
+    DTYPES.append(torch.bfloat16)
+# Tokens and head widths: whole blocks, a block and a bit, less than a block, widths that are padded.
+SIZES = (
+    [(197, 64), (64, 32), (1024, 64), (300, 128), (129, 48), (5, 16), (200, 96)]
+    if DEVICE == "cuda"
+    else [(32, 16), (19, 16), (5, 24)]
+)
+pytestmark = [pytest.mark.unhooked, pytest.mark.kernel]
+needs_kernels = pytest.mark.skipif(
+    DEVICE == "cpu" and not IS_INTERPRETED, reason="needs a GPU, or TRITON_INTERPRET=1"
+)
+
+
+def norm_error(actual: Tensor, expected: Tensor) -> float:
+    """Return ||actual - expected|| / ||expected||; NaN counts as infinite."""
+    difference = (actual.detach().double().cpu() - expected.detach().cpu()).norm()
+    error = float(difference / expected.detach().norm().cpu().clamp_min(1e-30))
+    return error if error == error else float("inf")
+
+
+def results(function, *parts: Tensor, grad: Tensor) -> list[Tensor]:
+    """Return the output and the gradients of every part, with `grad` as the output's."""
+    leaves = [part.detach().clone().requires_grad_() for part in parts]
+    out = function(*leaves)
+    return [out, *torch.autograd.grad(out, leaves, grad.to(out.dtype))]
+
+
+def draw(kind: str, num_tokens: int, width: int, dtype: torch.dtype, *, heads: int = 2):
+    """Return x, q, k, v and an output gradient, all rounded to `dtype`."""
+    x = tokens(kind, 2, num_tokens, heads * width)
+    q, k, v = projections(x, heads, tie_qk=False)
+    grad = torch.randn(q.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    return [part.to(DEVICE, dtype) for part in (x, q, k, v, grad)]
+
+
+@pytest.fixture(autouse=True)
+def _one_choice_of_blocks(request, monkeypatch) -> None:
+    """On a GPU, try no other block sizes: each costs a compilation."""
+    if DEVICE == "cuda" and "tuned" not in request.node.name:
+        resolve_backend("triton")
+        from lrformer.attention.backends.triton import launching
+
+        blocks = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+        monkeypatch.setattr(launching, "FIXED", blocks)
+
+
+# The largest relative error of an output or gradient. 16-bit kernels also round the weights.
+BOUND = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("num_tokens", "width"), SIZES)
+@pytest.mark.parametrize("tie_qk", [True, False])
+def test_output_and_gradients_equal_float64(num_tokens, width, dtype, tie_qk):
+    _, q, k, v, grad = draw("gauss", num_tokens, width, dtype)
+    ours = _coefficient_call("triton", tie_qk)
+    coefficient = torch.tensor([[0.3, 0.05], [0.01, 0.1]], device=DEVICE)
+    parts = (q, v, coefficient) if tie_qk else (q, k, v, coefficient)
+    exact = results(
+        _coefficient_call("reference", tie_qk), *(part.double() for part in parts), grad=grad
+    )
+    names = ("out", "q", "v", "c") if tie_qk else ("out", "q", "k", "v", "c")
+    for name, actual, expected in zip(names, results(ours, *parts, grad=grad), exact, strict=True):
+        # The gradient of c is a small sum of large terms.
+        bound = (5 if name == "c" else 1) * BOUND[dtype]
+        assert norm_error(actual, expected) < bound, name
+
+
+def _coefficient_call(backend: str, tie_qk: bool):
+    function = resolve_backend(backend).squared_distance if backend != "triton" else _kernels()
+    if tie_qk:
+        return lambda q, v, coefficient: function(q, q, v, coefficient)
+    return function
+
+
+def _kernels():
+    return resolve_backend("triton").squared_distance
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_hard_tokens_cost_no_more_than_torchs_own_attention_pays(kind, dtype):
+    """Half as much again is allowed: a tied token takes gradients as query and as key, rounded together."""
+    num_tokens, width = (197, 64) if DEVICE == "cuda" else (19, 16)
+    x, q, _, v, grad = draw(kind, num_tokens, width, dtype)
+
+    def lrsa(backend: str):
+        return lambda q, v, x: lrsa_attention(q, q, v, x, alpha=100.0, backend=backend)
+
+    exact = results(lrsa("reference"), *(p.double() for p in (q, v, x)), grad=grad)
+    ours = results(lrsa("triton"), q, v, x, grad=grad)
+
+    def dot(q: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, v)
+
+    dot_exact = results(dot, q.double(), v.double(), grad=grad)
+    yardsticks = map(norm_error, results(dot, q, v, grad=grad), dot_exact)
+    rounding = torch.finfo(dtype).eps
+    for actual, expected, yardstick in zip(ours[:3], exact[:3], yardsticks, strict=True):
+        assert torch.isfinite(actual).all()
+        if float(expected.detach().norm()) > 0 and kind != "equal":
+            assert norm_error(actual, expected) <= 1.5 * max(yardstick, rounding)
+    assert torch.isfinite(ours[3]).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("tie_qk", [True, False])
+def test_padding_changes_nothing(tie_qk):
+    x, q, k, v, _ = draw("offset", 21, 16, torch.float32)
+    k = q if tie_qk else k
+    mask = torch.zeros(2, 21, dtype=torch.bool, device=DEVICE)
+    mask[1, 13:] = True
+    dirty = [part.clone() for part in (x, q, k, v)]
+    for part in dirty[1:]:
+        part[1, :, 13:] = float("nan")
+    dirty[0][1, 13:] = float("nan")
+    if tie_qk:
+        dirty[2] = dirty[1]
+    x_dirty, *rest = dirty
+    out = lrsa_attention(*rest, x_dirty, alpha=50.0, key_padding_mask=mask, backend="triton")
+    alone = definition.lrsa(
+        *(part.double().cpu() for part in (q, k, v, x)), alpha=50.0, key_padding_mask=mask.cpu()
+    )
+    assert_close(out[0].cpu(), alone[0], 2e-5)
+    assert_close(out[1, :, :13].cpu(), alone[1, :, :13], 2e-5)
+
+
+@needs_kernels
+def test_a_sample_that_is_all_padding_stays_finite():
+    _, q, k, v, grad = draw("gauss", 9, 16, torch.float32)
+    mask = torch.zeros(2, 9, dtype=torch.bool, device=DEVICE)
+    mask[1] = True
+    coefficient = torch.ones(2, 2, device=DEVICE)
+    for part in results(
+        lambda q, k, v: _kernels()(q, k, v, coefficient, key_padding_mask=mask), q, k, v, grad=grad
+    ):
+        assert torch.isfinite(part).all()
+
+
+@needs_kernels
+def test_small_gradients_survive_in_float16():
+    _, q, _, v, grad = draw("gauss", 32, 16, torch.float16)
+    coefficient = torch.full((2, 2), 1e-3, device=DEVICE)  # all weights near 1/n
+    small = grad * 2.0**-10
+
+    def call(q: Tensor, v: Tensor) -> Tensor:
+        return _kernels()(q, q, v, coefficient)
+
+    exact = results(
+        lambda q, v: resolve_backend("reference").squared_distance(q, q, v, coefficient.double()),
+        q.double(), v.double(), grad=small,
+    )  # fmt: skip
+    assert norm_error(results(call, q, v, grad=small)[2], exact[2]) < 2e-3
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalizer", ["paper", "floor", "symmetric", "m"])
+@pytest.mark.parametrize("tie_qk", [True, False])
+def test_the_module_gives_what_its_reference_gives(normalizer, tie_qk):
+    torch.manual_seed(0)
+    layer = LRSA(32, 2, alpha=20.0, normalizer=normalizer, tie_qk=tie_qk).to(DEVICE)
+    x = torch.randn(2, 18, 32, device=DEVICE)
+    both = []
+    for backend in ("triton", "reference"):
+        with use_backend(layer, backend):
+            leaf = x.clone().requires_grad_()
+            out = layer(leaf)
+            both.append([out, *torch.autograd.grad(out.square().sum(), [leaf, layer.qkv.weight])])
+    for ours, theirs in zip(*both, strict=True):
+        assert_close(ours, theirs, 1e-4)
+
+
+@needs_kernels
+def test_l2_attention_uses_the_same_kernels():
+    _, q, k, v, _ = draw("offset", 18, 16, torch.float32)
+    expected = definition.l2(q.double().cpu(), q.double().cpu(), v.double().cpu())
+    assert_close(l2_attention(q, q, v, backend="triton").cpu(), expected, 1e-4)
+    expected = definition.l2(q.double().cpu(), k.double().cpu(), v.double().cpu())
+    assert_close(l2_attention(q, k, v, backend="triton").cpu(), expected, 1e-4)
+
+
+@needs_kernels
+def test_strided_inputs_are_read_in_place():
+    """q and v as the model has them: views of one projection, (b, n, 2, h, d)."""
+    packed = torch.randn(2, 17, 2, 2, 16, device=DEVICE, dtype=torch.float16)
+    q, v = (part.transpose(1, 2) for part in packed.unbind(2))
+    coefficient = torch.full((2, 2), 0.1, device=DEVICE)
+    strided = _kernels()(q, q, v, coefficient)
+    dense = q.contiguous()
+    assert torch.equal(strided, _kernels()(dense, dense, v.contiguous(), coefficient))
+    turned = v.mT.contiguous().mT  # even the last dimension is not contiguous
+    assert torch.equal(strided, _kernels()(q, q, turned, coefficient))
+
+
+@needs_kernels
+def test_two_runs_give_the_same_bits():
+    x, q, _, v, grad = draw("gauss", 33, 16, torch.float16)
+
+    def call(q: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return lrsa_attention(q, q, v, x, alpha=100.0, backend="triton")
+
+    first, second = (results(call, q, v, x, grad=grad) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
+@pytest.mark.parametrize("tie_qk", [True, False])
+def test_compile_export_and_vmap_see_through_the_operators(tie_qk):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    layer = LRSA(16, 1, tie_qk=tie_qk, backend="triton").to(DEVICE)
+    x = torch.randn(1, 17, 16, device=DEVICE, requires_grad=True)
+    expected = layer(x)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), x)
+    backend = "inductor" if DEVICE == "cuda" else "aot_eager"
+    out = torch.compile(layer, fullgraph=True, backend=backend)(x)
+    assert_close(out, expected, 1e-4)
+    assert_close(torch.autograd.grad(out.square().sum(), x)[0], gradient, 1e-4)
+
+    exported = torch.export.export(layer, (x.detach(),))
+    assert any("lrformer" in str(node.target) for node in exported.graph.nodes)
+    assert_close(exported.module()(x.detach()), expected, 1e-4)
+
+    members = {name: torch.stack([p, 2 * p]) for name, p in layer.named_parameters()}
+    both = torch.vmap(lambda p: torch.func.functional_call(layer, p, (x,)))(members)
+    assert_close(both[0], expected, 1e-5)
+    doubled = {name: part[1] for name, part in members.items()}
+    assert_close(both[1], torch.func.functional_call(layer, doubled, (x,)), 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("attention", [LRSA, L2Attention])
+def test_autocast_runs_in_its_own_dtype_and_auto_takes_the_kernels(attention, monkeypatch):
+    operators = resolve_backend("triton").operators
+    layer = attention(64, 2).cuda()
+    x = torch.randn(2, 50, 64, device="cuda")
+    seen = []
+    real = operators.tied_squared_distance
+    monkeypatch.setattr(
+        operators, "tied_squared_distance", lambda q, *more: seen.append(q.dtype) or real(q, *more)
+    )
+    with torch.autocast("cuda", torch.bfloat16):
+        out = layer(x)
+    assert seen == [torch.bfloat16]
+    with use_backend(layer, "reference"):
+        assert norm_error(out.float(), layer(x).double()) < 2e-2
+    layer(x)  # float32 stays with torch's attention
+    assert len(seen) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [70, 71])
+def test_a_tuned_call_equals_the_next_one_of_its_kind(num_tokens):
+    """The first call tries every choice of blocks, the next goes past the tuner."""
+    _, q, _, v, grad = draw("gauss", num_tokens, 16, torch.bfloat16)
+    coefficient = torch.full((2, 2), 0.1, device=DEVICE)
+    function = _kernels()
+    tuned, again = (
+        results(lambda q, v: function(q, q, v, coefficient), q, v, grad=grad) for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(tuned, again, strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dropout_p": 0.1}, "has no dropout"),
+        ({"is_causal": True}, "no other mask"),
+        ({"width": 160}, "wider than 128"),
+        ({"dtype": torch.float64}, "no kernel for torch.float64"),
+    ],
+)
+def test_what_the_kernels_cannot_do_is_refused(change, words):
+    width, dtype = change.pop("width", 16), change.pop("dtype", torch.float32)
+    _, q, _, v, _ = draw("gauss", 8, width, dtype)
+    with pytest.raises(ConfigError, match=words):
+        _kernels()(q, q, v, torch.ones(2, 2, device=DEVICE), **change)
+
+
+@pytest.mark.skipif(IS_INTERPRETED, reason="interpreted, the kernels run on the CPU too")
+def test_the_kernels_refuse_a_cpu_tensor():
+    q = torch.randn(1, 1, 8, 16)
+    with pytest.raises(ConfigError, match="runs on a CUDA device, and q is on cpu"):
+        _kernels()(q, q, q, torch.ones(1, 1))
