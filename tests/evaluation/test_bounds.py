@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from lrformer.core import ConfigError
-from lrformer.evaluation.bounds import bounds, head_constant
+from lrformer.evaluation.bound_ends import head_constant
+from lrformer.evaluation.bounds import bounds
 from lrformer.heads import RandomFeatureGP
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig
 from lrformer.models import ConvTokens, PatchTokens, ViTConfig, create_model
@@ -120,18 +121,36 @@ def test_an_untied_model_reports_infinity():
     assert "tie q and k" in report.verdict()
 
 
-def test_biases_that_are_not_tied_take_the_constant_away_even_with_a_floor():
+def test_biases_of_an_untied_layer_are_read_and_decide_whether_there_is_a_constant():
     from lrformer.attention import LRSA
     from lrformer.evaluation.bound_modules import attention_constants
 
     torch.manual_seed(0)
-    layer = LRSA(8, 2, tie_qk=False, qkv_bias=True, normalizer="floor")
-    found = attention_constants(layer, n=4, radius=None)
-    assert "biases" in found.frobenius.reason
-    assert not found.max_token.is_finite
+    floored = LRSA(8, 2, tie_qk=False, qkv_bias=True, normalizer="floor")
     with torch.no_grad():
-        layer.qkv.bias.zero_()
-    assert attention_constants(layer, n=4, radius=None).frobenius.is_finite
+        floored.qkv.bias.zero_()
+    plain = attention_constants(floored, n=4, radius=None).max_token
+    assert plain.reason == "theorem 3"
+    with torch.no_grad():
+        floored.qkv.bias[8:16] = 1.0
+    key_alone = attention_constants(floored, n=4, radius=None).max_token
+    assert not key_alone.is_finite
+    assert "a key bias without a query bias" in key_alone.reason
+    with torch.no_grad():
+        floored.qkv.bias[:8] = 0.5
+    different = attention_constants(floored, n=4, radius=None).max_token
+    assert different.reason == "theorem 3, with biases"
+    assert plain.value < different.value
+    with torch.no_grad():
+        floored.qkv.bias[:8] = 1.0
+    shared = attention_constants(floored, n=4, radius=None).max_token
+    assert shared.value == pytest.approx(plain.value)
+    symmetric = LRSA(8, 2, tie_qk=False, qkv_bias=True, normalizer="symmetric")
+    symmetric.load_state_dict(floored.state_dict())
+    assert attention_constants(symmetric, n=4, radius=None).frobenius.is_finite
+    paper = LRSA(8, 1, tie_qk=False, qkv_bias=True)
+    torch.nn.init.normal_(paper.qkv.bias)
+    assert not attention_constants(paper, n=4, radius=None).frobenius.is_finite
 
 
 def test_a_certified_model_gets_radii_that_hold():

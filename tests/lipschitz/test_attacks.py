@@ -8,6 +8,7 @@ import torch
 from lrformer.core import ConfigError
 from lrformer.lipschitz import attack, lrsa, maps
 from lrformer.lipschitz.attack import jacobian_norm
+from lrformer.lipschitz.constants import score_spread
 from lrformer.lipschitz.norms import max_token_norm
 from lrformer.lipschitz.targets import ONE_NORM, TARGETS, Shape
 
@@ -116,6 +117,25 @@ def test_one_token_makes_every_bracket_one():
         assert lrsa.lrsa_tied(3.0, alpha=100.0, n=1, norm=norm) == 1
         assert lrsa.lrsa_floor(3.0, 2.0, alpha=100.0, floor=0.1, n=1, norm=norm) == 1
         assert lrsa.lrsa_symmetric(3.0, 2.0, 4.0, alpha=100.0, n=1, norm=norm) == 1
+
+
+@pytest.mark.parametrize("norm", ["F", "max"])
+def test_biases_of_the_symmetric_normalizer_cost_the_spread_of_scores_in_its_last_term(norm):
+    sigmas, settings = (1.0, 2.0, 2.2), {"alpha": 1e-3, "n": 9, "norm": norm}
+    plain, biased = (
+        lrsa.lrsa_symmetric(*sigmas, has_biases=has_biases, **settings)
+        for has_biases in (False, True)
+    )
+    rows = 3 if norm == "F" else 1
+    slope = 2 * math.sqrt(2) if norm == "F" else math.sqrt(18)
+    assert biased - plain == pytest.approx(rows * (score_spread(9) - slope * 1e-3 * 2.2))
+
+
+def test_a_key_bias_alone_leaves_the_floor_without_a_constant():
+    settings = {"alpha": 1.0, "floor": 0.1, "n": 4, "norm": "max"}
+    for query_bias, is_finite in ((0.0, False), (1e-3, True)):
+        bracket = lrsa.lrsa_floor_biased(1.0, 1.0, query_bias=query_bias, bias_gap=0.5, **settings)
+        assert math.isfinite(bracket) == is_finite
 
 
 def test_figures_of_the_floor_and_of_the_m_variant_are_those_of_the_theorems():

@@ -100,6 +100,16 @@ def test_the_bracket_bounds_the_jacobian_of_the_attention_between_its_matrices(s
     assert 0.3 * branch.bracket < largest <= branch.bracket
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_cast_rounds_the_weights_but_not_the_prior_that_the_bound_is_made_of(dtype):
+    model = small(self_weight=0.9)
+    before = [block.attn.log_prior.double().clone() for block in model.blocks]
+    model.to(dtype)
+    after = [block.attn.log_prior.double() for block in model.blocks]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert model.blocks[0].attn.weight_in.dtype == dtype
+
+
 def test_centering_lowers_the_constant_of_attention():
     for self_weight in (0.5, 0.8):
         prior = anchored_prior(16, 1, self_weight=self_weight)[0]

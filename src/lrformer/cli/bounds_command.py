@@ -35,6 +35,14 @@ def bounds(
     images: Annotated[
         int, typer.Option(min=0, help="Inputs to measure at; 0 measures nothing.")
     ] = 64,
+    radius: Annotated[
+        float | None,
+        typer.Option(
+            help="Also prove constants on L2 balls of this radius around the inputs, in the units of "
+            "the model's input (after normalization).",
+            show_default=False,
+        ),
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="File for every figure, as JSON.")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="File for the picture of bound against measured.")
@@ -46,8 +54,9 @@ def bounds(
     Example: lrformer bounds runs/digits --figure bounds.png
     """
     _check_figure(figure)
+    _check_radius(radius)
     network, x = _open(model, data, root, images)
-    run_bounds(network, x, json_path=record, figure_path=figure, seed=seed)
+    run_bounds(network, x, radius=radius, json_path=record, figure_path=figure, seed=seed)
 
 
 def _check_figure(path: Path | None) -> None:
@@ -56,6 +65,14 @@ def _check_figure(path: Path | None) -> None:
 
     if path is not None and path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"figure ({path}) must end in .png, .svg or .pdf.")
+
+
+def _check_radius(radius: float | None) -> None:
+    """Raise for a radius that no ball has."""
+    from lrformer.core import ConfigError
+
+    if radius is not None and not 0 < radius < math.inf:
+        raise ConfigError(f"radius ({radius}) must be positive and finite.")
 
 
 def _open(
@@ -91,6 +108,7 @@ def run_bounds(
     model: nn.Module,
     x: Tensor | None = None,
     *,
+    radius: float | None = None,
     json_path: Path | None = None,
     figure_path: Path | None = None,
     num_steps: int = 20,
@@ -100,14 +118,20 @@ def run_bounds(
 
     Args:
         x: inputs at which to measure; without them only sound constants are given.
+        radius: of balls around these inputs on which constants are proved as well.
         json_path: where the record goes.
         figure_path: where the picture goes.
     """
-    from lrformer.core import make_generator
+    from lrformer.core import ConfigError, make_generator
     from lrformer.evaluation.bounds import bounds as compute_bounds
 
+    if radius is not None and x is None:
+        raise ConfigError(
+            f"radius ({radius}) needs inputs to be around: give a run, and --images above 0."
+        )
     device = next(model.parameters()).device
-    report = compute_bounds(model, x, num_steps=num_steps, generator=make_generator(seed, device))
+    generator = make_generator(seed, device)
+    report = compute_bounds(model, x, radius=radius, num_steps=num_steps, generator=generator)
     print_bounds(report)
     if json_path is not None:
         json_path.write_text(json.dumps(report.to_record(), indent=2) + "\n", encoding="utf-8")
@@ -120,20 +144,25 @@ def run_bounds(
 
 def print_bounds(report: BoundsReport) -> None:
     """Print a report as a table with its verdict and what it does not guarantee."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    table = Table(title=f"Lipschitz constants of {report.model}")
-    table.add_column("module")
-    for title in ("F, sound", "max, sound", "printed", "measured >="):
-        table.add_column(title, justify="right")
-    table.add_column("why")
+    title = f"Lipschitz constants of {report.model}"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("module", no_wrap=True)
+    on_balls = () if report.local is None else ("F, on balls",)
+    for title in ("F, sound", "max, sound", *on_balls, "printed", "measured >="):
+        table.add_column(title, justify="right", min_width=8)
+    # One line a module; on a narrow screen the record and the verdict have the whole reason.
+    table.add_column("why", no_wrap=True, overflow="ellipsis")
     for row in report.rows:
         table.add_row(
             row.name,
             _figure(row.frobenius.value),
             _figure(row.max_token.value),
+            *([] if row.local is None else [_figure(row.local)]),
             "" if row.printed is None else _figure(row.printed.value),
             "" if row.measured is None else _figure(row.measured),
             row.frobenius.reason,
@@ -149,9 +178,11 @@ def print_bounds(report: BoundsReport) -> None:
     if report.radii and not report.is_vacuous:
         ordered = sorted(report.radii)
         console.print(f"Certified L2 radius: median {ordered[len(ordered) // 2]:.4g}.")
+    if report.local is not None:
+        console.print(report.local.verdict())
     for sentence in report.guarantees():
         console.print(f"- {sentence}")
 
 
 def _figure(value: float) -> str:
-    return "inf" if math.isinf(value) else f"{value:.4g}"
+    return "inf" if math.isinf(value) else f"{value:.3g}"

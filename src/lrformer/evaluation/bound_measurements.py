@@ -53,7 +53,7 @@ def measure(
     if x.shape[0] == 0:
         raise ConfigError("x must hold at least one input to measure at.")
     named = dict(model.named_modules())
-    with _differentiable(model):
+    with differentiable(model):
         outputs = torch.cat([_logits(model(part)) for part in x.split(batch_size)]).detach()
         settings = {"num_steps": num_steps, "batch_size": batch_size, "generator": generator}
         logits = local_constant(lambda y: _logits(model(y)), x, **settings)
@@ -84,7 +84,7 @@ def pair_distortions(
     """
     backbone = getattr(model, "backbone", model)
     features = getattr(backbone, "forward_features", None) or (lambda y: _logits(model(y)))
-    with _differentiable(model):
+    with differentiable(model):
         return {
             name: distortion(lambda y: features(y).flatten(1), first, second)
             for name, (first, second) in pairs.items()
@@ -169,7 +169,7 @@ def _calls(model: nn.Module, x: Tensor, modules: dict[str, nn.Module]) -> dict[s
 
 
 @contextmanager
-def _differentiable(model: nn.Module) -> Iterator[None]:
+def differentiable(model: nn.Module) -> Iterator[None]:
     """Evaluate with attention that has forward derivatives: the reference backend, no fused kernels."""
     was_training = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -23,11 +23,6 @@ from lrformer.lipschitz import (
 from lrformer.lipschitz import layers as constants
 from lrformer.lipschitz.maps import Normalizer
 
-BIAS_REASON = (
-    "no theorem covers biases of q and k that are not tied, and different ones let LRSA's Jacobian "
-    "diverge as X -> 0; tie q and k or drop the biases"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
@@ -157,8 +152,7 @@ def attention_constants(module: nn.Module, *, n: int, radius: float | None) -> C
     if heads is None:
         return unknown(module)
     if isinstance(module, LRSA):
-        if _has_untied_biases(module):
-            return same(math.inf, BIAS_REASON)
+        heads = with_score_biases(module, heads)
         alpha = module.effective_alpha().detach().double().cpu()
         alpha = alpha * math.sqrt(n) if module.length_free else alpha
         normalizer = cast(Normalizer, module.normalizer)
@@ -176,15 +170,21 @@ def attention_constants(module: nn.Module, *, n: int, radius: float | None) -> C
                 heads, tau=module.tau, nu=module.nu, eps=module.eps, n=n, norm=norm
             )
         )
-    is_dot_product = isinstance(module, DotProductAttention) or _is_timm_attention(module)
-    if not is_dot_product:
+    if not is_dot_product(module):
         return unknown(module)
     if radius is not None:
-        heads, radius = _with_bias(module, heads, radius)
+        heads, radius = with_dot_product_bias(module, heads, radius)
     return both(lambda norm: dot_product_bound(heads, n=n, norm=norm, radius=radius))
 
 
-def _with_bias(module: nn.Module, heads: HeadWeights, radius: float) -> tuple[HeadWeights, float]:
+def is_dot_product(module: nn.Module) -> bool:
+    """Return whether this is plain dot-product attention, ours or timm's."""
+    return isinstance(module, DotProductAttention) or _is_timm_attention(module)
+
+
+def with_dot_product_bias(
+    module: nn.Module, heads: HeadWeights, radius: float
+) -> tuple[HeadWeights, float]:
     """Return heads on tokens with one more coordinate, always 1, that carries the biases of q and k.
 
     Such tokens have norm sqrt(R^2 + 1). A bias of the values moves all outputs alike.
@@ -199,12 +199,14 @@ def _with_bias(module: nn.Module, heads: HeadWeights, radius: float) -> tuple[He
     return replace(heads, query=query, key=key), math.hypot(radius, 1.0)
 
 
-def _has_untied_biases(module: LRSA) -> bool:
+def with_score_biases(module: LRSA, heads: HeadWeights) -> HeadWeights:
+    """Return heads that know the biases of q and k; a tied layer has one for both."""
     bias = module.qkv.bias
-    if module.tie_qk or bias is None:
-        return False
-    query, key, _ = bias.detach().chunk(3)
-    return bool(query.any() or key.any())
+    if bias is None:
+        return heads
+    parts = 2 if heads.key is None else 3
+    rows = bias.detach().double().unflatten(0, (parts, heads.query.shape[0], -1))
+    return replace(heads, query_bias=rows[0], key_bias=None if heads.key is None else rows[1])
 
 
 def _is_timm_attention(module: nn.Module) -> bool:

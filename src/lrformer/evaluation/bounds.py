@@ -8,22 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
+from lrformer.evaluation.bound_ends import embedding_constants, head_constant, pool_constants
+from lrformer.evaluation.bound_local import LocalChain, layer_scale, local_chain
 from lrformer.evaluation.bound_measurements import Measurements, measure, pair_distortions
 from lrformer.evaluation.bound_modules import (
     Constants,
     attention_constants,
-    linear_constants,
     mlp_constants,
     norm_constants,
     norm_output_radius,
     printed_attention,
-    same,
     unknown,
     unwrap_attention,
 )
 from lrformer.evaluation.bound_structure import BlockParts, Structure, read_structure
-from lrformer.evaluation.bounds_report import BoundsReport, DepthPoint, ModuleRow
-from lrformer.heads import RandomFeatureGP
+from lrformer.evaluation.bounds_report import BoundsReport, DepthPoint, LocalBounds, ModuleRow
 from lrformer.lipschitz import (
     Bound,
     Chain,
@@ -33,17 +32,15 @@ from lrformer.lipschitz import (
     printed,
     spectral_norm,
 )
-from lrformer.lipschitz import layers as constants
+from lrformer.lipschitz.network import margins
 from lrformer.models.certified import CertifiedTransformer
-from lrformer.models.tokenizer import ConvEmbed
-
-LAYER_NORM_EPS_OF_HEADS = 1e-5
 
 
 def bounds(
     model: nn.Module,
     x: Tensor | None = None,
     *,
+    radius: float | None = None,
     pairs: Mapping[str, tuple[Tensor, Tensor]] | None = None,
     num_steps: int = 20,
     batch_size: int = 64,
@@ -54,6 +51,8 @@ def bounds(
     Args:
         x: a batch of inputs at which to measure local constants and radii; without it the report
             holds the sound constants alone.
+        radius: of an L2 ball around each input of `x`, in the units of `x`; sound constants are then
+            also given for these balls.
         pairs: pairs of inputs by name (known and known, known and unknown, augmented), for the
             distances that the features keep between them.
         num_steps: steps of the power iteration behind each measured figure.
@@ -63,6 +62,10 @@ def bounds(
         raise ConfigError(
             f"model ({model!r}) must be a module; open a folder with lrformer.load, build a name with "
             f"lrformer.create_model."
+        )
+    if radius is not None and (x is None or not 0 < radius < math.inf):
+        raise ConfigError(
+            f"radius ({radius}) must be positive and finite, and x must hold the inputs it is around."
         )
     backbone = getattr(model, "backbone", model)
     structure = read_structure(model)
@@ -74,7 +77,11 @@ def bounds(
         report = _unknown_report(model)
     if pairs:
         report = replace(report, distortions=pair_distortions(model, pairs))
-    return _with_data(report, model, x, num_steps, batch_size, generator)
+    report = _with_data(report, model, x, num_steps, batch_size, generator)
+    if radius is None or x is None:
+        return report
+    is_local = structure is not None and report.certificate is None
+    return _with_balls(report, model, structure if is_local else None, x, radius, batch_size)
 
 
 def _unknown_report(model: nn.Module) -> BoundsReport:
@@ -89,22 +96,23 @@ def _unknown_report(model: nn.Module) -> BoundsReport:
 
 
 def _transformer_report(model: nn.Module, structure: Structure) -> BoundsReport:
-    embedding = _embedding_constants(structure.embedding)
+    embedding = embedding_constants(structure.embedding)
     rows = [_row("embedding", structure.embedding, embedding)]
     stages = [_stage("embedding", embedding)]
-    depth = [_depth_point("embedding", stages)]
+    n = structure.num_tokens
+    depth = [_depth_point("embedding", stages, n)]
     radius: float | None = None
     for block in structure.blocks:
-        block_rows, block_stages, radius = _block(block, structure.num_tokens, radius)
+        block_rows, block_stages, radius = _block(block, n, radius)
         rows += block_rows
         stages += block_stages
-        depth.append(_depth_point(block.name, stages))
+        depth.append(_depth_point(block.name, stages, n))
     final = norm_constants(structure.final_norm)
     if structure.final_norm is not None and not isinstance(structure.final_norm, nn.Identity):
         rows.append(_row("norm", structure.final_norm, final))
         stages.append(_stage("norm", final))
         radius = norm_output_radius(structure.final_norm)
-    pooled = _pool_constants(structure, radius)
+    pooled = pool_constants(structure, radius)
     if structure.pool in {"seq", "unknown"}:
         rows.append(_row("pool", structure.pool_score, pooled))
         stages.append(_stage("pool", pooled))
@@ -140,7 +148,7 @@ def _block(
         _row(f"{block.name}.norm2", block.norm_2, norm_2),
         _row(f"{block.name}.mlp", block.mlp, mlp),
     ]
-    scale_1, scale_2 = _layer_scale(block.scale_1), _layer_scale(block.scale_2)
+    scale_1, scale_2 = layer_scale(block.scale_1), layer_scale(block.scale_2)
 
     def residual(name: str, norm: Constants, branch: Constants, scale: float) -> Stage:
         def one(pick: Callable[[Constants], Bound]) -> float:
@@ -160,61 +168,14 @@ def _block(
     return rows, stages, leaving
 
 
-def _layer_scale(module: nn.Module | None) -> float:
-    gamma = getattr(module, "gamma", None)
-    if isinstance(gamma, Tensor):
-        return float(gamma.detach().abs().max())
-    return 1.0 if module is None or isinstance(module, nn.Identity) else math.inf
-
-
-def _embedding_constants(module: nn.Module) -> Constants:
-    if isinstance(module, nn.Linear):
-        return same(spectral_norm(module.weight), "spectral norm, from the input in L2")
-    if isinstance(module, nn.Conv2d) and module.kernel_size == module.stride:
-        upper, _ = constants.patch_embedding(module.weight)
-        return same(upper, "spectral norm of a patch, from the input in L2")
-    if isinstance(module, ConvEmbed):
-        value = 1.0
-        for conv in module.convs:
-            assert isinstance(conv, nn.Conv2d)
-            taps = conv.weight.detach().double().flatten(2).permute(2, 0, 1)
-            # A convolution is a sum of shifted matrices; a pixel is in at most four pooling windows.
-            value *= 2 * sum(spectral_norm(tap) for tap in taps)
-        return same(value, "sum of the taps' spectral norms, times 2 for overlapping pools")
-    return unknown(module)
-
-
-def _pool_constants(structure: Structure, radius: float | None) -> Constants:
-    if structure.pool == "seq" and structure.pool_score is not None and radius is not None:
-        value = 1 + radius * spectral_norm(structure.pool_score.weight)
-        return same(value, f"softmax pooling of tokens within {radius:.4g}")
-    if structure.pool in {"token", "avg"}:
-        return same(1.0, "counted in the product")
-    return same(math.inf, "no constant is known for this pooling on unbounded tokens")
-
-
-def head_constant(module: nn.Module) -> Constants:
-    """Return the L2 constant of what maps pooled features to logits."""
-    if isinstance(module, RandomFeatureGP):
-        features = module.random_features
-        value = features.amplitude * spectral_norm(features.weight)
-        value *= spectral_norm(module.output.weight) / float(features.input_scale)
-        if features.feature_scale == "layer_norm":
-            value /= math.sqrt(LAYER_NORM_EPS_OF_HEADS)
-        if math.isnan(value):
-            return same(math.inf, "the scale of the random features is not calibrated yet")
-        return same(value, "theorem 12, mean logits")
-    return linear_constants(module)
-
-
 def _certified_report(model: nn.Module, backbone: CertifiedTransformer) -> BoundsReport:
     certificate = backbone.certificate()
     names = [f"blocks.{i}.{part}" for i in range(len(backbone.blocks)) for part in ("attn", "mlp")]
-    embedding = _embedding_constants(backbone.tokenizer.proj)
+    embedding = embedding_constants(backbone.tokenizer.proj)
     no_max = "certified in the Frobenius norm only"
     rows = [_row("embedding", backbone.tokenizer.proj, embedding)]
     stages = [_stage("embedding", embedding)]
-    depth = [_depth_point("embedding", stages)]
+    depth = [_depth_point("embedding", stages, backbone.num_tokens)]
     for name, branch, constant in zip(
         names, backbone.branches(), certificate.branches, strict=True
     ):
@@ -224,7 +185,7 @@ def _certified_report(model: nn.Module, backbone: CertifiedTransformer) -> Bound
         rows.append(ModuleRow(name=name, kind=kind, frobenius=bound, max_token=infinite))
         stages.append(Stage(name=name, frobenius=1 + constant, max_token=math.inf))
         if name.endswith("mlp"):
-            depth.append(_depth_point(name.removesuffix(".mlp"), stages))
+            depth.append(_depth_point(name.removesuffix(".mlp"), stages, backbone.num_tokens))
     top = backbone.head if backbone is model else getattr(model, "head", nn.Identity())
     head = head_constant(top)
     rows.append(_row("head", top, head))
@@ -271,8 +232,60 @@ def _with_data(
         rows=tuple(_measured_row(row, seen) for row in report.rows),
         depth=tuple(replace(p, measured=seen.places.get(p.name)) for p in report.depth),
         measured=tuple(seen.logits.tolist()),
+        margins=tuple(margins(seen.outputs.double()).tolist()),
         radii=tuple(certified_radius(seen.outputs, constant=constant).tolist()),
     )
+
+
+def _with_balls(
+    report: BoundsReport,
+    model: nn.Module,
+    structure: Structure | None,
+    x: Tensor,
+    radius: float,
+    batch_size: int,
+) -> BoundsReport:
+    """Return the report with constants on balls; a model without local theorems keeps its global ones."""
+    if structure is None:
+        found = [report.chain.bound.value] * len(x)
+        places = {p.name: _power(p.log10_sound) for p in report.depth}
+        modules = {row.name: row.frobenius.value for row in report.rows}
+    else:
+        embedding = embedding_constants(structure.embedding).frobenius.value
+        final = norm_output_radius(structure.final_norm)
+        pool = pool_constants(structure, final).max_token.value
+        head = head_constant(structure.head).frobenius.value
+        chains: list[LocalChain] = [
+            local_chain(model, part, radius=radius, embedding=embedding, pool=pool)
+            for part in x.split(batch_size)
+        ]
+        found = torch.cat([chain.pooled for chain in chains]).mul(head).tolist()
+        places, modules = (
+            {
+                name: max(float(getattr(chain, kind)[name].max()) for chain in chains)
+                for name in getattr(chains[0], kind)
+            }
+            for kind in ("places", "modules")
+        )
+        modules |= {r.name: r.frobenius.value for r in report.rows if r.name not in modules}
+    margin_radii = [
+        margin / (math.sqrt(2) * constant) if constant > 0 else math.inf
+        for margin, constant in zip(report.margins, found, strict=True)
+    ]
+    return replace(
+        report,
+        rows=tuple(replace(row, local=modules[row.name]) for row in report.rows),
+        depth=tuple(replace(p, local=places[p.name]) for p in report.depth),
+        local=LocalBounds(
+            radius=radius,
+            constants=tuple(found),
+            radii=tuple(min(radius, held) for held in margin_radii),
+        ),
+    )
+
+
+def _power(log10: float) -> float:
+    return 10**log10 if log10 < 300 else math.inf
 
 
 def _measured_row(row: ModuleRow, seen: Measurements) -> ModuleRow:
@@ -310,8 +323,12 @@ def _stage(name: str, found: Constants) -> Stage:
     return Stage(name=name, frobenius=found.frobenius.value, max_token=found.max_token.value)
 
 
-def _depth_point(name: str, stages: list[Stage]) -> DepthPoint:
-    return DepthPoint(name=name, log10_sound=network(stages).log10, measured=None)
+def _depth_point(name: str, stages: list[Stage], n: int) -> DepthPoint:
+    """Return the bound on tokens in the Frobenius norm, in which they are measured."""
+    frobenius = [replace(stage, max_token=stage.frobenius) for stage in stages]
+    # A chain that ends in the max-token norm pays sqrt(n) to be one in the Frobenius norm.
+    log10 = min(network(frobenius).log10, network(stages).log10 + 0.5 * math.log10(n))
+    return DepthPoint(name=name, log10_sound=log10, measured=None)
 
 
 def _explained(chain: Chain, rows: list[ModuleRow]) -> Chain:

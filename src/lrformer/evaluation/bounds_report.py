@@ -31,6 +31,8 @@ GUARANTEES = (_SOUND, _MEASURED, _PRINTED, _CONFIDENCE)
 class ModuleRow:
     """The constants of one module; `measured` is the largest local constant met, a lower bound.
 
+    `local` is a sound constant in the Frobenius norm on the balls that a ball around an input is mapped
+    into, the largest over the inputs; None where no radius was given.
     `smallest_ratio` is min Z / M over samples and heads (zero is where untied LRSA jumps) and
     `entropy` the mean entropy of the attention weights in nats; both only for our attention layers.
     """
@@ -43,15 +45,54 @@ class ModuleRow:
     measured: float | None = None
     smallest_ratio: float | None = None
     entropy: float | None = None
+    local: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthPoint:
-    """Bound and measurement from the input up to one place: the sound one as a decimal logarithm."""
+    """Bound and measurement from the input up to one place: the sound one as a decimal logarithm.
+
+    `local` is the largest of the sound constants on balls around the inputs. All in the Frobenius norm.
+    """
 
     name: str
     log10_sound: float
     measured: float | None
+    local: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalBounds:
+    """Sound constants of the logits on the L2 ball of `radius` around each input.
+
+    `radii` are those within which a prediction cannot change, none larger than `radius`.
+    """
+
+    radius: float
+    constants: tuple[float, ...]
+    radii: tuple[float, ...]
+
+    @property
+    def num_held(self) -> int:
+        """Return how many predictions cannot change anywhere in their ball."""
+        return sum(held >= self.radius for held in self.radii)
+
+    def verdict(self) -> str:
+        """Return in words what the constants on the balls are worth."""
+        ordered = sorted(self.constants)
+        middle = ordered[len(ordered) // 2]
+        text = (
+            f"Within {self.radius:.3g} of an input (L2, in the units of the model's input) the logits "
+            f"are Lipschitz with a constant from {_figure(ordered[0])} to {_figure(ordered[-1])}, median "
+            f"{_figure(middle)}: proved, and about these balls alone. {self.num_held} of "
+            f"{len(self.radii)} predictions cannot change in their ball."
+        )
+        if middle > VACUOUS_ABOVE:
+            text += (
+                " These constants are true but vacuous: with unconstrained weights the balls outgrow "
+                "what a LayerNorm or LRSA can bear after a few layers."
+            )
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +102,9 @@ class BoundsReport:
     Attributes:
         chain: the constant from input to logits, with one change of norm.
         measured: local constants of the logits at the given inputs, one each; lower bounds.
+        margins: how far the largest logit is above the second at these inputs.
         radii: certified L2 radii of the predictions at these inputs; zeros where there is no constant.
+        local: sound constants on balls around these inputs, where a radius was given.
         certificate: two-sided constants, for certified models only.
         depth: bound against measurement after each block.
         distortions: how features change distances, for each kind of pairs that was given.
@@ -73,7 +116,9 @@ class BoundsReport:
     chain: Chain
     depth: tuple[DepthPoint, ...]
     measured: tuple[float, ...] = ()
+    margins: tuple[float, ...] = ()
     radii: tuple[float, ...] = ()
+    local: LocalBounds | None = None
     certificate: Certificate | None = None
     distortions: dict[str, Distortion] = field(default_factory=dict)
 
@@ -109,18 +154,23 @@ class BoundsReport:
         """Return the report as JSON values; infinities become the string `inf`."""
         record = _plain(to_record(self))
         record |= {"verdict": self.verdict(), "guarantees": list(self.guarantees())}
+        if self.local is not None:
+            record["local"]["verdict"] = self.local.verdict()
         return record
 
     def __str__(self) -> str:
-        header = f"{'module':34}{'F':>11}{'max':>11}{'printed':>11}{'measured':>11}  why"
+        header = (
+            f"{'module':34}{'F':>11}{'max':>11}{'on balls':>11}{'printed':>11}{'measured':>11}  why"
+        )
         lines = [f"Lipschitz constants of {self.model}", header]
         for row in self.rows:
             cells = (row.frobenius.value, row.max_token.value)
             printed = "" if row.printed is None else _figure(row.printed.value)
             measured = "" if row.measured is None else _figure(row.measured)
+            local = "" if row.local is None else _figure(row.local)
             figures = "".join(f"{_figure(cell):>11}" for cell in cells)
             reason = row.frobenius.reason
-            lines.append(f"{row.name:34}{figures}{printed:>11}{measured:>11}  {reason}")
+            lines.append(f"{row.name:34}{figures}{local:>11}{printed:>11}{measured:>11}  {reason}")
         lines.append(self.verdict())
         if self.measured:
             lines.append(
@@ -133,6 +183,8 @@ class BoundsReport:
                 f"Certified L2 radius of a prediction: median {ordered[len(ordered) // 2]:.4g}, "
                 f"largest {ordered[-1]:.4g}."
             )
+        if self.local is not None:
+            lines.append(self.local.verdict())
         for name, kept in self.distortions.items():
             middle = dict(kept.quantiles).get(0.5, math.nan)
             lines.append(

@@ -7,7 +7,7 @@ and `statistics` look at inputs; `maps` and `attack` try to break all of it.
 
 from lrformer.lipschitz.attack import Attack, attack
 from lrformer.lipschitz.bound import NORMS, Bound, Norm
-from lrformer.lipschitz.local import lrsa_tied_on_ball, ratio_on_ball
+from lrformer.lipschitz.local import lrsa_tied_on_ball, ratio_on_ball, ratios_on_ball
 from lrformer.lipschitz.measured import (
     Distortion,
     distortion,
@@ -66,6 +66,7 @@ __all__ = [
     "random_feature_head",
     "random_feature_logit_bound",
     "ratio_on_ball",
+    "ratios_on_ball",
     "scsa_bound",
     "singular_ratio",
     "smallest_singular_value",

@@ -125,21 +125,28 @@ def anchored_center(prior: Float[Tensor, "n n"]) -> float:
     return (1 + 1 / (1 + float(odds.max()))) / 2
 
 
-def centered_anchored_l2_attention(prior: Float[Tensor, "n n"]) -> float:
-    """Return the Frobenius constant of P(q) q - m q, m = `anchored_center(prior)`; all heads at once.
+def centered_anchored_l2_attention(
+    prior: Float[Tensor, "n n"], *, center: float | None = None
+) -> float:
+    """Return the Frobenius constant of P(q) q - m q; heads on separate parts of q share the largest.
 
-    With pi the smallest self weight, the diagonal of P - m lies within (1 - pi) / 2 of zero, the
-    rest of a row sums to at most 1 - pi and the rest of a column to at most sum_i u_ij, so
+    With pi the smallest self weight, the diagonal of P lies between pi and 1, the rest of a row sums
+    to at most 1 - pi and the rest of a column to at most sum_i u_ij, so
 
-        L_F <= (1 - pi) / 2 + sqrt((1 - pi) max_j sum_{i != j} u_ij) + 2 (w + sqrt(w C)).
+        L_F <= max(1 - m, m - pi) + sqrt((1 - pi) max_j sum_{i != j} u_ij) + 2 (w + sqrt(w C)).
 
     Subtracting a multiple of q leaves the covariance term as it is.
+
+    Args:
+        center: m; by default `anchored_center(prior)`, where the first term is (1 - pi) / 2.
     """
     odds, columns, energies, _ = _anchors(prior)
     highest = float(odds.max())
     others = highest / (1 + highest)
+    center = 1 - others / 2 if center is None else center
     energy, column = anchored_energy(highest), float(energies.max()) * (1 + 1e-12)
-    mixing = others / 2 + math.sqrt(others * float(columns.max()))
+    diagonal = max(1 - center, center - (1 - others))
+    mixing = diagonal + math.sqrt(others * float(columns.max()))
     return mixing + 2 * (energy + math.sqrt(energy * column))
 
 

@@ -41,7 +41,11 @@ def layer_norm_gain(gamma: Float[Tensor, " e"]) -> float:
 
 
 def layer_norm_on_ball(
-    x: Float[Tensor, "*b n e"], gamma: Float[Tensor, " e"], *, eps: float, radius: float
+    x: Float[Tensor, "*b n e"],
+    gamma: Float[Tensor, " e"],
+    *,
+    eps: float,
+    radius: float | Float[Tensor, "*b"],
 ) -> Float[Tensor, "*b"]:
     """Return LayerNorm's constant on the ball of `radius` around each sample, in either token norm.
 
@@ -49,7 +53,8 @@ def layer_norm_on_ball(
     most `radius`; the constant is that of the token whose deviation can come nearest to zero.
     """
     deviation = x.double().std(dim=-1, unbiased=False)
-    lowest = (deviation - radius / math.sqrt(x.shape[-1])).clamp_min(0)
+    reach = radius[..., None] if isinstance(radius, Tensor) else radius
+    lowest = (deviation - reach / math.sqrt(x.shape[-1])).clamp_min(0)
     return (layer_norm_gain(gamma) / (lowest.square() + eps).sqrt()).amax(dim=-1)
 
 

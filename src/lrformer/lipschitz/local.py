@@ -11,25 +11,49 @@ from lrformer.lipschitz.lrsa import lrsa_tied
 from lrformer.lipschitz.norms import max_token_norm, spectral_norm
 
 
+def ratios_on_ball(
+    x: Float[Tensor, "b n e"],
+    w_q: Float[Tensor, "h e d"],
+    *,
+    frobenius: Float[Tensor, " b"],
+    max_token: Float[Tensor, " b"],
+    bias: Float[Tensor, "h d"] | None = None,
+) -> tuple[Float[Tensor, "b h"], Float[Tensor, "b h"]]:
+    """Return (r1, r2) with r1 <= Z / M <= r2 at x + H for every |H|_F <= frobenius, M(H) <= max_token.
+
+    |Z(x + H) - Z(x)| <= |H W_Q|_F <= sigma |H|_F and |M(x + H) - M(x)| <= M(H), so with
+    gap = sigma min(frobenius, sqrt(n) max_token) the bounds are r1 = (Z - gap)+ / (M + max_token) and
+    r2 = (Z + gap) / (M - max_token)+. The set of such H is convex, as theorem 2 asks. A bias of the
+    queries is part of Z and does not move it.
+    """
+    x, w_q = x.double(), w_q.double()
+    n = x.shape[1]
+    sigma = torch.linalg.matrix_norm(w_q, ord=2)
+    q = torch.einsum("bne,hed->bhnd", x, w_q)
+    q = q if bias is None else q + bias.double()[:, None, :]
+    z = torch.linalg.vector_norm(q, dim=(-2, -1))
+    m = max_token_norm(x)[:, None]
+    moved = max_token[:, None]
+    gap = sigma * torch.minimum(frobenius, math.sqrt(n) * max_token)[:, None]
+    tiny = torch.finfo(x.dtype).tiny
+    low = (z - gap).clamp_min(0) / (m + moved).clamp_min(tiny)
+    high = torch.where(m > moved, (z + gap) / (m - moved).clamp_min(tiny), math.inf)
+    return low, high if bias is not None else torch.minimum(high, sigma * math.sqrt(n))
+
+
 def ratio_on_ball(
     x: Float[Tensor, "n e"], w_q: Float[Tensor, "e d"], *, radius: float, norm: Norm
 ) -> tuple[float, float]:
-    """Return (r1, r2) with r1 <= Z / M <= r2 at every point of the ball of `radius` around x.
-
-    For |H| <= radius in the Frobenius norm, |Z(x + H) - Z(x)| <= |H W_Q|_F <= sigma radius and
-    |M(x + H) - M(x)| <= radius. In the max-token norm |H|_F <= sqrt(n) radius, so the first gap is
-    sigma sqrt(n) radius. Hence r1 = (Z - gap)+ / (M + radius) and r2 = (Z + gap) / (M - radius)+,
-    and r2 never needs to exceed sigma sqrt(n). The ball is convex, as theorem 2 asks.
-    """
+    """Return (r1, r2) with r1 <= Z / M <= r2 at every point of the ball of `radius` in `norm` around x."""
     require_token_norm(norm)
-    n = x.shape[0]
-    sigma = spectral_norm(w_q)
-    z = float(torch.linalg.vector_norm(x.double() @ w_q.double()))
-    m = float(max_token_norm(x.double()))
-    gap = sigma * radius * (math.sqrt(n) if norm == "max" else 1.0)
-    low = max(0.0, z - gap) / (m + radius) if m + radius > 0 else 0.0
-    high = (z + gap) / (m - radius) if m > radius else math.inf
-    return low, min(high, sigma * math.sqrt(n))
+    reach = radius * math.sqrt(x.shape[0]) if norm == "max" else radius
+    low, high = ratios_on_ball(
+        x[None],
+        w_q[None],
+        frobenius=torch.tensor([reach], dtype=torch.float64, device=x.device),
+        max_token=torch.tensor([radius], dtype=torch.float64, device=x.device),
+    )
+    return float(low), float(high)
 
 
 def lrsa_tied_on_ball(

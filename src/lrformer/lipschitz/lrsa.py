@@ -2,8 +2,8 @@
 
 Every function takes spectral norms (floats, or 0-dim tensors when a gradient is wanted), the number
 of tokens `n` and the norm, and returns B with Lip(P V) <= B * sigma(W_V). They hold for every
-additive epsilon >= 0 in the denominator. A bias shared by q and k changes nothing; different biases
-are not covered. Proofs: docs/lipschitz.md.
+additive epsilon >= 0 in the denominator. A bias shared by tied q and k changes nothing; with independent
+W_Q and W_K biases need a floor (`lrsa_floor_biased`) or the symmetric norm. Proofs: docs/lipschitz.md.
 """
 
 import math
@@ -96,6 +96,47 @@ def lrsa_floor(
     return 1.0 + scores + size * smallest(spread, alpha * both * both / (2 * floor))
 
 
+def lrsa_floor_biased(
+    sigma_q: Scalar,
+    sigma_k: Scalar,
+    *,
+    query_bias: Scalar,
+    bias_gap: Scalar,
+    alpha: float,
+    floor: Scalar,
+    n: int,
+    norm: Norm,
+) -> Scalar:
+    """Return the bracket of theorem 3 for q = x W_Q + b_Q and k = x W_K + b_K.
+
+    Z' = max(|Q|_F, r0 M) is at least r0 M and at least sqrt(n) (|b_Q| - sigma_Q M), hence never below
+    the value at which the two meet; so M c |q_i - k_j| <= alpha G with
+
+        G = (sigma_Q + sigma_K) / r0 + |b_Q - b_K| (r0 + sqrt(n) sigma_Q) / (r0 sqrt(n) |b_Q|).
+
+    Args:
+        query_bias: |b_Q|. Without one, a key bias alone makes the Jacobian diverge as X -> 0.
+        bias_gap: |b_Q - b_K|; zero for a shared bias.
+    """
+    _check(norm, n, alpha=alpha, floor=plain(floor))
+    if n == 1:
+        return 1.0
+    spread, rn, both = score_spread(n), math.sqrt(n), sigma_q + sigma_k
+    reach = both / floor
+    if plain(bias_gap) > 0:
+        if plain(query_bias) == 0:
+            return math.inf
+        reach = reach + bias_gap * (floor + rn * sigma_q) / (floor * rn * query_bias)
+        deviation = smallest(spread, 2 * alpha * sigma_k * reach)
+    else:
+        deviation = smallest(spread, alpha * both * both / (2 * floor))
+    if norm == "F":
+        size = 1 + largest(1.0, sigma_q / floor)
+        return rn + 2 * alpha * reach * (sigma_q + rn * sigma_k) + size * rn * deviation
+    size = 1 + largest(1.0, rn * sigma_q / floor)
+    return 1.0 + 2 * alpha * reach * both + size * deviation
+
+
 def lrsa_nested(
     sigma_q: Scalar, sigma_k: Scalar, *, kappa: Scalar, alpha: float, n: int, norm: Norm
 ) -> Scalar:
@@ -115,12 +156,21 @@ def lrsa_nested(
 
 
 def lrsa_symmetric(
-    sigma_q: Scalar, sigma_k: Scalar, sigma_qk: Scalar, *, alpha: float, n: int, norm: Norm
+    sigma_q: Scalar,
+    sigma_k: Scalar,
+    sigma_qk: Scalar,
+    *,
+    alpha: float,
+    n: int,
+    norm: Norm,
+    has_biases: bool = False,
 ) -> Scalar:
     """Return the bracket for Z = sqrt((|Q|^2 + |K|^2) / 2) and independent W_Q, W_K (theorem 4).
 
     Args:
         sigma_qk: spectral norm of the two matrices side by side, [W_Q W_K].
+        has_biases: whether q and k have biases, whatever they are. The theorem is about q and k as they
+            are, except where it says Z <= sigma_qk sqrt(n / 2) M, which is then left out.
     """
     _check(norm, n, alpha=alpha)
     if n == 1:
@@ -129,9 +179,11 @@ def lrsa_symmetric(
     if norm == "F":
         size = 2 * math.sqrt(2) * alpha * sigma_qk
         scores = 2 * alpha * (row * sigma_q + 2 * sigma_k)
-        return rn + scores + size + smallest(size * rn, rn * spread)
+        longest = rn * (spread if has_biases else smallest(size, spread))
+        return rn + scores + size + longest
     size = math.sqrt(2) * alpha * sigma_qk * rn
-    return 1.0 + 2 * alpha * row * (sigma_q + sigma_k) + size + smallest(size, spread)
+    longest = spread if has_biases else smallest(size, spread)
+    return 1.0 + 2 * alpha * row * (sigma_q + sigma_k) + size + longest
 
 
 def lrsa_m(sigma_q: Scalar, *, tau: float, n: int, norm: Norm) -> Scalar:

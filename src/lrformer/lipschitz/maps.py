@@ -54,9 +54,12 @@ def lrsa_weights(
     normalizer: Normalizer = "paper",
     floor: float = 0.0,
     eps: float = 0.0,
+    b_q: Float[Tensor, " d"] | None = None,
+    b_k: Float[Tensor, " d"] | None = None,
 ) -> Float[Tensor, "n n"]:
     """Return P, the rows of attention weights of LRSA."""
-    q, k = x @ w_q, x @ w_k
+    q = x @ w_q if b_q is None else x @ w_q + b_q
+    k = x @ w_k if b_k is None else x @ w_k + b_k
     scale = lrsa_scale(q, k, x, normalizer=normalizer, floor=floor) + eps
     return torch.softmax(-alpha * squared_distances(q, k) / scale, dim=-1)
 
@@ -71,9 +74,13 @@ def lrsa(
     normalizer: Normalizer = "paper",
     floor: float = 0.0,
     eps: float = 0.0,
+    b_q: Float[Tensor, " d"] | None = None,
+    b_k: Float[Tensor, " d"] | None = None,
 ) -> Float[Tensor, "n o"]:
-    """Return P X W_V for LRSA's P."""
-    weights = lrsa_weights(x, w_q, w_k, alpha=alpha, normalizer=normalizer, floor=floor, eps=eps)
+    """Return P X W_V for LRSA's P; `b_q` and `b_k` are biases of q and k."""
+    weights = lrsa_weights(
+        x, w_q, w_k, alpha=alpha, normalizer=normalizer, floor=floor, eps=eps, b_q=b_q, b_k=b_k
+    )
     return weights @ (x @ w_v)
 
 

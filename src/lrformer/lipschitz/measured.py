@@ -1,5 +1,6 @@
 """What is seen at given inputs: local constants and distances kept. Lower bounds, never certificates."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,12 @@ def _local_constant(
     with torch.no_grad():
         for _ in range(num_steps):
             direction, _ = _normalized(direction)
-            pushed = jvp(function, (x,), (direction,))[1]
+            with warnings.catch_warnings():
+                # Some of torch's own forward derivatives still go through torch.jit.script.
+                warnings.filterwarnings(
+                    "ignore", message=r".*torch\.jit\.script", category=FutureWarning
+                )
+                pushed = jvp(function, (x,), (direction,))[1]
             image, size = _normalized(pushed.detach())
             best = torch.maximum(best, size)
             direction = pull_back(image)[0].detach()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +36,11 @@ class Case:
 Maker = Callable[[Shape, Norm, torch.Generator], Case]
 TARGETS: Registry[Maker] = Registry("bound to attack")
 # A bound that is stated in one norm only; all others have both.
-ONE_NORM: dict[str, tuple[Norm, ...]] = {"lrsa_inf": ("max",), "anchored_l2_centered": ("F",)}
+ONE_NORM: dict[str, tuple[Norm, ...]] = {
+    "lrsa_inf": ("max",),
+    "anchored_l2_centered": ("F",),
+    "anchored_l2_centered_star": ("F",),
+}
 
 
 def _gaussian(*shape: int, generator: torch.Generator) -> Tensor:
@@ -61,7 +66,7 @@ def _tied_lrsa(
         def target(free: Sequence[Tensor]):
             x, w, w_v = free
             bound = bracket(_sigma(w), shape, norm) * _sigma(w_v)
-            settings = {"alpha": shape.strength, "floor": floor, "eps": eps}
+            settings: dict[str, Any] = {"alpha": shape.strength, "floor": floor, "eps": eps}
             return (lambda y: maps.lrsa(y, w, w, w_v, normalizer=normalizer, **settings)), x, bound
 
         widths = ((shape.e, shape.d), (shape.e, shape.e))
@@ -100,7 +105,7 @@ def _untied_lrsa(normalizer: maps.Normalizer, bracket, *, floor: float = 0.0) ->
         def target(free: Sequence[Tensor]):
             x, w_q, w_k, w_v = free
             bound = bracket(w_q, w_k, shape, norm) * _sigma(w_v)
-            settings = {"alpha": shape.strength, "floor": floor}
+            settings: dict[str, Any] = {"alpha": shape.strength, "floor": floor}
             return (
                 (lambda y: maps.lrsa(y, w_q, w_k, w_v, normalizer=normalizer, **settings)),
                 x,
@@ -165,6 +170,50 @@ TARGETS.register("lrsa_symmetric")(
 )
 
 
+def _biased_lrsa(normalizer: maps.Normalizer, *, is_shared: bool = False) -> Maker:
+    """Return untied heads with biases; shared ones leave the distances as they are, but not Z."""
+
+    def make(shape: Shape, norm: Norm, generator: torch.Generator) -> Case:
+        settings: dict[str, Any] = {"alpha": shape.strength, "n": shape.n, "norm": norm}
+
+        def target(free: Sequence[Tensor]):
+            x, w_q, w_k, w_v, b_q, b_k = free
+            b_k = b_q if is_shared else b_k
+            if normalizer == "floor":
+                gap = 0.0 if is_shared else torch.linalg.vector_norm(b_q - b_k)
+                biases: dict[str, Any] = {
+                    "query_bias": torch.linalg.vector_norm(b_q),
+                    "bias_gap": gap,
+                }
+                sigmas = (_sigma(w_q), _sigma(w_k))
+                bracket = lrsa.lrsa_floor_biased(*sigmas, floor=0.4, **biases, **settings)
+            else:
+                sigmas = (_sigma(w_q), _sigma(w_k), _sigma(torch.cat([w_q, w_k], dim=1)))
+                bracket = lrsa.lrsa_symmetric(*sigmas, has_biases=True, **settings)
+            options: dict[str, Any] = {
+                "alpha": shape.strength,
+                "floor": 0.4,
+                "b_q": b_q,
+                "b_k": b_k,
+            }
+            return (
+                (lambda y: maps.lrsa(y, w_q, w_k, w_v, normalizer=normalizer, **options)),
+                x,
+                bracket * _sigma(w_v),
+            )
+
+        start = _start(shape, generator, *((shape.e, shape.d),) * 2, (shape.e, shape.e))
+        biases = (_gaussian(shape.d, generator=generator) for _ in range(2))
+        return Case(free=(*start, *biases), target=target)
+
+    return make
+
+
+TARGETS.register("lrsa_floor_biased")(_biased_lrsa("floor"))
+TARGETS.register("lrsa_floor_shared_bias")(_biased_lrsa("floor", is_shared=True))
+TARGETS.register("lrsa_symmetric_biased")(_biased_lrsa("symmetric"))
+
+
 @TARGETS.register("lrsa_multi_head")
 def _multi_head(shape: Shape, norm: Norm, generator: torch.Generator) -> Case:
     """Return several tied heads and an output matrix."""
@@ -220,10 +269,28 @@ def _l2(shape: Shape, norm: Norm, generator: torch.Generator) -> Case:
     return Case(free=_start(shape, generator, *widths), target=target)
 
 
-def _anchored(shape: Shape, norm: Norm, generator: torch.Generator, *, is_centered: bool) -> Case:
+def _full_prior(shape: Shape, generator: torch.Generator) -> Tensor:
+    prior = torch.rand(shape.n, shape.n, dtype=torch.float64, generator=generator) + 0.1
+    return prior + shape.strength * torch.eye(shape.n, dtype=torch.float64)
+
+
+def _star_prior(shape: Shape, _: torch.Generator) -> Tensor:
+    """Return a prior whose tokens look at themselves and at the first one only: the heaviest column."""
+    prior = torch.eye(shape.n, dtype=torch.float64)
+    prior[1:, 0] = shape.strength
+    return prior
+
+
+def _anchored(
+    shape: Shape,
+    norm: Norm,
+    generator: torch.Generator,
+    *,
+    is_centered: bool = False,
+    make_prior: Callable[[Shape, torch.Generator], Tensor] = _full_prior,
+) -> Case:
     n, h = shape.n, shape.num_heads
-    prior = torch.rand(n, n, dtype=torch.float64, generator=generator) + 0.1
-    prior = prior + shape.strength * torch.eye(n, dtype=torch.float64)
+    prior = make_prior(shape, generator)
     center = attention.anchored_center(prior) if is_centered else 0.0
     bound = (
         attention.centered_anchored_l2_attention(prior)
@@ -244,8 +311,12 @@ def _anchored(shape: Shape, norm: Norm, generator: torch.Generator, *, is_center
     return Case(free=(q, _gaussian(h, generator=generator)), target=target)
 
 
-TARGETS.register("anchored_l2")(partial(_anchored, is_centered=False))
+TARGETS.register("anchored_l2")(_anchored)
 TARGETS.register("anchored_l2_centered")(partial(_anchored, is_centered=True))
+TARGETS.register("anchored_l2_star")(partial(_anchored, make_prior=_star_prior))
+TARGETS.register("anchored_l2_centered_star")(
+    partial(_anchored, is_centered=True, make_prior=_star_prior)
+)
 
 
 @TARGETS.register("scsa")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,11 @@ UNTIED_REASON = (
     "no constant exists: W_Q has a kernel that W_K does not share, and LRSA jumps where X W_Q = 0; "
     "tie q and k, set a floor, or use the symmetric or M normalizer"
 )
+BIASED_REASON = (
+    "no theorem covers biases of q and k that are not tied with this normalizer: a key bias without a "
+    "query bias lets the Jacobian diverge as X -> 0; tie q and k, drop the biases, or use the symmetric "
+    "normalizer, which allows any"
+)
 DOT_PRODUCT_REASON = "no constant exists on unbounded tokens; give a radius, e.g. after LayerNorm"
 FREE_VALUES_REASON = "no constant exists: L2 scores with values that are no function of q = x W_Q"
 COSINE_REASON = "no constant exists: cosine attention needs normalized values and eps > 0"
@@ -32,17 +38,36 @@ class HeadWeights:
         key: W_K of each head; None when tied.
         value: W_V of each head.
         output: the rows of W_O that each head meets.
+        query_bias, key_bias: of q and k, where there are any; tied heads have one of both.
     """
 
     query: Float[Tensor, "h e d"]
     key: Float[Tensor, "h e d"] | None
     value: Float[Tensor, "h e d"]
     output: Float[Tensor, "h d o"]
+    query_bias: Float[Tensor, "h d"] | None = None
+    key_bias: Float[Tensor, "h d"] | None = None
 
     @property
     def is_tied(self) -> bool:
-        """Return whether keys equal queries, by construction or by value."""
-        return self.key is None or torch.equal(self.key, self.query)
+        """Return whether keys equal queries, by construction or by value, biases included."""
+        if self.key is None:
+            return True
+        return torch.equal(self.key, self.query) and not bool(self.bias_gaps().any())
+
+    def bias_gaps(self) -> Float[Tensor, " h"]:
+        """Return |b_Q - b_K| of each head."""
+        if self.key is None:
+            return self.query.new_zeros(self.query.shape[0])
+        zeros = torch.zeros_like(self.query[:, 0])
+        query = zeros if self.query_bias is None else self.query_bias
+        key = zeros if self.key_bias is None else self.key_bias
+        return torch.linalg.vector_norm((query - key).double(), dim=-1)
+
+    def query_bias_norms(self) -> Float[Tensor, " h"]:
+        """Return |b_Q| of each head."""
+        bias = torch.zeros_like(self.query[:, 0]) if self.query_bias is None else self.query_bias
+        return torch.linalg.vector_norm(bias.double(), dim=-1)
 
 
 def lrsa_bound(
@@ -65,10 +90,17 @@ def lrsa_bound(
     alphas = torch.as_tensor(alpha, dtype=torch.float64).expand(heads.query.shape[0]).tolist()
     brackets: list[Scalar] = []
     reason = ""
-    for w_q, w_k, a in zip(heads.query, key, alphas, strict=True):
-        bracket, reason = _lrsa_bracket(
-            w_q, w_k, heads.is_tied, alpha=a, n=n, norm=norm, normalizer=normalizer, floor=floor
-        )
+    biases = zip(heads.query_bias_norms().tolist(), heads.bias_gaps().tolist(), strict=True)
+    for w_q, w_k, bias, a in zip(heads.query, key, biases, alphas, strict=True):
+        settings: dict[str, Any] = {"alpha": a, "n": n, "norm": norm}
+        if heads.is_tied or not any(bias):
+            bracket, reason = _lrsa_bracket(
+                w_q, w_k, heads.is_tied, normalizer=normalizer, floor=floor, **settings
+            )
+        else:
+            bracket, reason = _biased_bracket(
+                w_q, w_k, *bias, normalizer=normalizer, floor=floor, **settings
+            )
         if math.isinf(float(bracket)):
             return Bound(value=math.inf, norm=norm, reason=reason)
         brackets.append(bracket)
@@ -112,6 +144,33 @@ def _lrsa_bracket(
         bracket = lrsa.lrsa_floor(sigma_q, sigma_k, alpha=alpha, floor=lowest, n=n, norm=norm)
         return bracket, "theorem 3, injective W_Q"
     return math.inf, UNTIED_REASON
+
+
+def _biased_bracket(
+    w_q: Tensor,
+    w_k: Tensor,
+    query_bias: float,
+    bias_gap: float,
+    *,
+    alpha: float,
+    n: int,
+    norm: Norm,
+    normalizer: Normalizer,
+    floor: float,
+) -> tuple[Scalar, str]:
+    """Return the bracket of an untied head with biases; a tied one may have any, by theorem 2."""
+    sigma_q, sigma_k = spectral_norm(w_q), spectral_norm(w_k)
+    settings: dict[str, Any] = {"alpha": alpha, "n": n, "norm": norm}
+    if normalizer == "symmetric":
+        sigma_qk = spectral_norm(torch.cat([w_q, w_k], dim=1))
+        bracket = lrsa.lrsa_symmetric(sigma_q, sigma_k, sigma_qk, has_biases=True, **settings)
+        return bracket, "theorem 4, with biases"
+    if normalizer == "floor" and floor > 0:
+        biases = {"query_bias": query_bias, "bias_gap": bias_gap}
+        bracket = lrsa.lrsa_floor_biased(sigma_q, sigma_k, floor=floor, **biases, **settings)
+        is_finite = math.isfinite(float(bracket))
+        return bracket, "theorem 3, with biases" if is_finite else BIASED_REASON
+    return math.inf, BIASED_REASON
 
 
 def l2_bound(heads: HeadWeights, *, n: int, norm: Norm, is_provable: bool) -> Bound:
@@ -184,14 +243,17 @@ def dot_product_bound(
     return Bound(value=_combine(heads, brackets), norm=norm, reason=reason)
 
 
-def _combine(heads: HeadWeights, brackets: list[Scalar]) -> float:
+def head_gains(heads: HeadWeights) -> dict[str, Any]:
+    """Return the spectral norms by which `attention.multi_head` combines the brackets of these heads."""
     pairs = list(zip(heads.value, heads.output, strict=True))
-    value = attention.multi_head(
-        brackets,
-        sigma_v=[spectral_norm(w_v) for w_v, _ in pairs],
-        sigma_o=spectral_norm(heads.output.flatten(0, 1)),
-        sigma_vo=[
+    return {
+        "sigma_v": [spectral_norm(w_v) for w_v, _ in pairs],
+        "sigma_o": spectral_norm(heads.output.flatten(0, 1)),
+        "sigma_vo": [
             spectral_norm(w_v.detach().double() @ w_o.detach().double()) for w_v, w_o in pairs
         ],
-    )
-    return float(value)
+    }
+
+
+def _combine(heads: HeadWeights, brackets: list[Scalar]) -> float:
+    return float(attention.multi_head(brackets, **head_gains(heads)))

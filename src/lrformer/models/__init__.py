@@ -4,6 +4,7 @@ from lrformer.models.certified import CertifiedConfig, CertifiedTransformer
 from lrformer.models.presets import PRESETS, create_model, list_models, override
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens, resize_pos_embed
 from lrformer.models.vit import VisionTransformer, ViTConfig
+from lrformer.models.wide_resnet import WideResNet, WideResNetConfig
 
 __all__ = [
     "PRESETS",
@@ -14,6 +15,8 @@ __all__ = [
     "VectorTokens",
     "ViTConfig",
     "VisionTransformer",
+    "WideResNet",
+    "WideResNetConfig",
     "create_model",
     "list_models",
     "override",

@@ -6,6 +6,7 @@ by its budget over that bound.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -69,17 +70,23 @@ class AnchoredAttention(CertifiedBranch):
         if embed_dim % num_heads != 0:
             raise ConfigError(f"num_heads ({num_heads}) must divide embed_dim ({embed_dim}).")
         self.num_heads = num_heads
-        # Heads share one center, though the float32 prior makes theirs differ in the seventh digit.
-        self.register_buffer("log_prior", prior.log().float(), persistent=False)
-        stored = prior.log().float().double().exp()
+        self._stored_log_prior = prior.log().float()
+        self.register_buffer("log_prior", self._stored_log_prior.clone(), persistent=False)
+        # The bound is that of the prior as it is stored: rounding has moved it in the seventh digit.
+        stored = self._stored_log_prior.double().exp()
         is_alone = prior.shape[1] == 1
-        self.bracket = (
-            1.0 if is_alone else _ROUNDED * max(map(centered_anchored_l2_attention, stored))
-        )
-        self.center = 0.0 if is_alone else max(map(anchored_center, stored))
+        self.center = center = 0.0 if is_alone else max(map(anchored_center, stored))
+        brackets = (centered_anchored_l2_attention(head, center=center) for head in stored)
+        self.bracket = 1.0 if is_alone else _ROUNDED * max(brackets)
         # At the start a typical pair of tokens of unit variance is two units of energy apart.
         start = math.log(num_heads / embed_dim)
         self.log_temperature = nn.Parameter(torch.full((num_heads,), start))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "AnchoredAttention":
+        """Move and cast the parameters; the prior moves but is never rounded, for the bound is its own."""
+        super()._apply(fn, recurse)
+        self.log_prior = self._stored_log_prior.to(self.log_prior.device)
+        return self
 
     def weights(self, u: Float[Tensor, "b n e"]) -> Float[Tensor, "b h n n"]:
         """Return P, in float32 or better."""
@@ -104,8 +111,8 @@ class AnchoredAttention(CertifiedBranch):
 class CenteredMlp(CertifiedBranch):
     """W_out a(W_in x + b), where a(z) = (GELU(z) - z / 2) / 0.6289 has slopes between -1 and 1.
 
-    GELU's own slopes lie between -0.129 and 1.129. The straight half of it bends nothing and the
-    residual has it anyway; without it the same budget bends 2.26 times as much.
+    GELU's own slopes lie between -0.129 and 1.129. Half of z is linear; without it the same budget
+    bends 1.1289 / 0.6289 = 1.8 times as much.
     """
 
     bracket = 1.0
