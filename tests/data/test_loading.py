@@ -129,3 +129,9 @@ def test_wrong_names_and_splits_get_the_nearest_right_one():
         load_dataset("cifar-100")
     with pytest.raises(ConfigError, match=r"no split 'tset'. Did you mean 'test'"):
         load_dataset("digits", split="tset")
+
+
+def test_a_folder_that_is_not_there_gets_the_nearest_one_beside_it(tmp_path):
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ConfigError, match=rf"Did you mean '{tmp_path}/photos'"):
+        load_dataset(tmp_path / "photo")

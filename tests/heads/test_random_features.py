@@ -111,6 +111,13 @@ def test_features_are_float32_under_bfloat16_autocast() -> None:
         ({"convention": "rks"}, r"convention \('rks'\)"),
         ({"feature_scale": "batch"}, r"feature_scale \('batch'\)"),
         ({"length_scale": 0.0}, r"length_scale \(0.0\) must be positive"),
+        *(
+            (
+                {"convention": "sngp", "feature_scale": scale, "length_scale": 3.0},
+                rf"length_scale \(3.0\) has no meaning .* feature_scale '{scale}'",
+            )
+            for scale in ("calibrate", "layer_norm")
+        ),
     ],
 )
 def test_wrong_settings_are_named(wrong: dict, message: str) -> None:

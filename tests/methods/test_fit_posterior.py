@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lrformer.core import NotFittedError, UnsupportedModelError
+from lrformer.core import ConfigError, NotFittedError, UnsupportedModelError
 from lrformer.heads import RandomFeatureGP, RandomFeatureGPConfig
 from lrformer.training.posterior import PosteriorClassifier, find_classifier, fit_posterior
 from tests.methods.tiny import (
@@ -22,6 +22,14 @@ SMALL = RandomFeatureGPConfig(num_random_features=64, feature_scale="calibrate")
 
 def loader() -> DataLoader:
     return DataLoader(digits()[0], batch_size=64)
+
+
+@pytest.mark.parametrize("name", ["dnn_gp", "sngp"])
+def test_a_method_whose_head_has_no_length_scale_refuses_one(name) -> None:
+    with pytest.raises(ConfigError, match=r"length_scale \(0.5\) has no meaning"):
+        small_method(name, feature_scale="calibrate", length_scale=0.5)
+    small_method(name, feature_scale="literal", length_scale=0.5)
+    small_method(name, feature_scale="calibrate")
 
 
 def test_a_trained_classifier_keeps_its_classes_and_gains_a_variance() -> None:

@@ -1,9 +1,11 @@
-"""`lrformer reproduce`: the paper's figures, measured anew."""
+"""`lrformer reproduce`: the paper's figures and tables, measured anew."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lrformer.cli import reproduce_tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -11,7 +13,8 @@ if TYPE_CHECKING:
     from lrformer.recipes.figure1 import Row
 
 app = typer.Typer(
-    help="Make a figure of the paper again: picture, figures and record.", no_args_is_help=True
+    help="Make a figure or a table of the paper again: runs, figures and record.",
+    no_args_is_help=True,
 )
 
 OutOption = Annotated[Path, typer.Option(help="Folder for pictures, record and runs.")]
@@ -69,6 +72,9 @@ def figure3(out: OutOption = Path("runs/figure3")) -> None:
     typer.echo(f"GELU's largest slope is {found.derivative:.12f}, at x = {found.x:.12f}.")
     for name in ("figure3.png", "figure3.svg", "figure3.json"):
         typer.echo(str(out / name))
+
+
+reproduce_tables.add_commands(app)
 
 
 def _show_rows(rows: "list[Row]", console: "Console") -> None:

@@ -82,8 +82,11 @@ def _find_store(
         return NamedSet(name=name, root=root, image_format=image_format, download=download)
     folder = Path(name_or_path).expanduser().resolve()
     if not folder.is_dir():
+        beside = Path(name_or_path).expanduser().parent
+        siblings = [str(path) for path in beside.glob("*/")] if beside.is_dir() else []
         raise ConfigError(
-            f"'{name}' is neither a data set nor a directory.{did_you_mean(name, DATASETS)} "
+            f"'{name}' is neither a data set nor a directory."
+            f"{did_you_mean(name, [*DATASETS, *siblings])} "
             f"Known data sets: {', '.join(DATASETS)}."
         )
     if prepared_splits(folder):

@@ -2,6 +2,7 @@
 
 from lrformer.heads.distance import DistanceReport, FlatVarianceWarning, distance_report
 from lrformer.heads.duq import DUQHead
+from lrformer.heads.fitted_gp import FittedGP
 from lrformer.heads.laplace_gp import (
     RandomFeatureGP,
     RandomFeatureGPConfig,
@@ -18,6 +19,7 @@ __all__ = [
     "SCORES",
     "DUQHead",
     "DistanceReport",
+    "FittedGP",
     "FlatVarianceWarning",
     "LaplacePosterior",
     "LinearHead",

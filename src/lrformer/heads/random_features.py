@@ -14,6 +14,7 @@ Convention = Literal["paper", "sngp"]
 FeatureScale = Literal["layer_norm", "calibrate", "literal"]
 
 SNGP_WEIGHT_STD = 0.05  # the reference's setting on CIFAR
+DEFAULT_LENGTH_SCALE = 2.0
 TYPICAL_DISTANCE = 2.0  # to which "layer_norm" and "calibrate" bring two unrelated inputs
 
 
@@ -38,8 +39,8 @@ class RandomFourierFeatures(nn.Module):
     - `"calibrate"`: x divided by half the median distance of the training features, given once by
       `calibrate`: two typical inputs are 2 apart, and a length-scale of 2 is the median heuristic.
 
-    With the last two the `"sngp"` convention uses deviation 1 and ignores the length-scale, as its
-    reference does: on layer-normalized inputs that is exactly its he-normal initialisation.
+    With the last two the `"sngp"` convention uses deviation 1 and has no length-scale, as its reference:
+    on layer-normalized inputs that is exactly its he-normal initialisation. One that is given is refused.
     """
 
     weight: Tensor
@@ -52,7 +53,7 @@ class RandomFourierFeatures(nn.Module):
         num_features: int = 1024,
         *,
         convention: Convention = "paper",
-        length_scale: float = 2.0,
+        length_scale: float = DEFAULT_LENGTH_SCALE,
         feature_scale: FeatureScale = "layer_norm",
         generator: torch.Generator | None = None,
     ) -> None:
@@ -65,6 +66,13 @@ class RandomFourierFeatures(nn.Module):
             )
         if not length_scale > 0:
             raise ConfigError(f"length_scale ({length_scale}) must be positive.")
+        is_without_scale = convention == "sngp" and feature_scale != "literal"
+        if is_without_scale and length_scale != DEFAULT_LENGTH_SCALE:
+            raise ConfigError(
+                f"length_scale ({length_scale}) has no meaning with convention 'sngp' and feature_scale "
+                f"'{feature_scale}', which has no length-scale; leave it out, or take convention='paper' "
+                "or feature_scale='literal'."
+            )
         if num_features < 1 or in_features < 1:
             raise ConfigError(
                 f"num_features ({num_features}) and in_features ({in_features}) must be positive."

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from lrformer.core import make_generator
 from lrformer.heads import (
     DistanceReport,
+    FittedGP,
     RandomFeatureGP,
     RandomFeatureGPConfig,
     distance_report,
@@ -44,9 +45,9 @@ class GaussianProcessMethod(BackboneMethod):
         return RandomFeatureGP(self.num_features, self.num_classes, config)
 
     @property
-    def gp(self) -> RandomFeatureGP | None:
+    def gp(self) -> RandomFeatureGP | FittedGP | None:
         """The Gaussian-process head, if the method has one."""
-        return self.head if isinstance(self.head, RandomFeatureGP) else None
+        return self.head if isinstance(self.head, RandomFeatureGP | FittedGP) else None
 
     @property
     def needs_posterior(self) -> bool:
@@ -84,6 +85,9 @@ class GaussianProcessMethod(BackboneMethod):
         generator = make_generator(0, device)
         kept: list[Tensor] = []
         with evaluating(self):
+            if isinstance(self.gp, FittedGP) and self.gp.config.feature_scale == "calibrate":
+                # Only now do the features have the scale that they will keep.
+                self.gp.calibrate(collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS))
             self.gp.reset()
             for x in inputs(loader, device):
                 features = self.posterior_features(x, generator)

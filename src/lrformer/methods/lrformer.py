@@ -7,7 +7,7 @@ from torch import nn
 
 from lrformer.attention import LRSA
 from lrformer.core import ConfigError
-from lrformer.heads import LinearHead, RandomFeatureGPConfig
+from lrformer.heads import FittedGP, LinearHead, RandomFeatureGPConfig
 from lrformer.methods.base import BackboneFactory
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.methods.registry import METHODS
@@ -15,18 +15,19 @@ from lrformer.methods.registry import METHODS
 
 @dataclass(frozen=True, kw_only=True)
 class LRFormerConfig(RandomFeatureGPConfig):
-    """Settings of `LRFormer`; those of the Gaussian process act only with `head="gp"`.
+    """Settings of `LRFormer`; those of the Gaussian process do not act with `head="linear"`.
 
     Attributes:
-        head: "gp" (the paper's distance-aware output layer) or "linear".
+        head: "gp" (the paper's distance-aware output layer, trained with the backbone), "linear", or
+            "fitted": trained as "linear", with a Gaussian process fitted to the features afterwards.
     """
 
-    head: Literal["gp", "linear"] = "gp"
+    head: Literal["gp", "linear", "fitted"] = "gp"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head not in ("gp", "linear"):
-            raise ConfigError(f"head ('{self.head}') must be 'gp' or 'linear'.")
+        if self.head not in ("gp", "linear", "fitted"):
+            raise ConfigError(f"head ('{self.head}') must be 'gp', 'linear' or 'fitted'.")
 
 
 @METHODS.register("lrformer")
@@ -48,4 +49,6 @@ class LRFormer(GaussianProcessMethod):
         assert isinstance(config, LRFormerConfig)
         if config.head == "linear":
             return LinearHead(self.num_features, self.num_classes)
+        if config.head == "fitted":
+            return FittedGP(self.num_features, self.num_classes, config)
         return super().build_head(config)

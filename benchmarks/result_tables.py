@@ -1,0 +1,256 @@
+"""The tables of docs/results.md, docs/recipes.md and README.md that are made of the records of `lrformer reproduce`.
+
+A record that is not there yet gives a line that says so, and the command that makes it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lrformer.recipes import TABLES, Table
+from lrformer.recipes.matched_accuracy import match_accuracy
+from lrformer.recipes.table import describe_variant
+from lrformer.recipes.table_record import TableRecord, read_table_record
+from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
+
+RESULTS = Path(__file__).parent / "results"
+DATA = "cifar10"
+NAMES = ("ablation", "attentions", "alpha", "main", "references")
+WANTED_SEEDS = 3
+PRINTED_TITLES = {"lrformer": "LRFormer", "deterministic": "WRN-28-10", "sngp": "SNGP"}
+README_COLUMNS = ("accuracy", "nll", "ece", "aupr:svhn", "aupr:cifar100")
+
+
+def load(name: str) -> TableRecord | None:
+    """Return the record of a table, or None where it is not made yet."""
+    path = RESULTS / f"{DATA}-{name}.json"
+    if not path.exists():
+        return None
+    return read_table_record(path, table=name, data=DATA)
+
+
+def section(name: str) -> str:
+    """Return everything that is known of one table: every variant, the claims, the runs, what is missing."""
+    record = load(name)
+    if record is None or not record.runs:
+        return (
+            f"Not measured yet. `lrformer reproduce {name}` writes "
+            f"`benchmarks/results/{DATA}-{name}.json`, and this place is filled from it."
+        )
+    table = TABLES[name](data=DATA)
+    return "\n\n".join(_variant(table, record, variant) for variant in variants(record))
+
+
+def _variant(table: Table, record: TableRecord, variant: dict[str, Any]) -> str:
+    table = TABLES[table.name](
+        data=DATA,
+        **{key: variant[key] for key in ("optimizer", "pixels", "alpha") if key in variant},
+    )
+    rows = summarize(table, record, variant=variant)
+    made = [row for row in rows if row.runs]
+    words = describe_variant(variant) or "as the recipe has it"
+    parts = [f"**{words[0].upper()}{words[1:]}.** {_circumstances(made)}"]
+    if made:
+        parts += [figures_table(made), claims_table(table, made), sentences(table, made)]
+        if table.name == "attentions":
+            parts.append(matched_table(made))
+    parts.append(_left(rows, record, variant))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _circumstances(rows: list[SummaryRow]) -> str:
+    if not rows:
+        return "No run is finished."
+    made = [run.made for row in rows for run in row.runs]
+    places = sorted({f"{entry['device']}, torch {entry['torch']}" for entry in made})
+    seconds = [run.seconds["training"] for row in rows for run in row.runs]
+    return f"{'; '.join(places)}; {min(seconds):.0f} to {max(seconds):.0f} s of training a run."
+
+
+def figures_table(rows: list[SummaryRow]) -> str:
+    """Return ours: mean and half width of the interval, one line a row."""
+    columns = [cell.column for cell in rows[0].cells]
+    lines = [
+        f"| | seeds | {' | '.join(c.title for c in columns)} | chosen score | validation NLL |",
+        "|---" * (len(columns) + 4) + "|",
+    ]
+    for row in rows:
+        cells = " | ".join(_ours(cell) for cell in row.cells)
+        losses = [run.training["validation"]["nll"] for run in row.runs]
+        tail = f"{row.score} | {fmean(losses):.3f}"
+        lines.append(f"| {row.row.title} | {row.num_seeds} | {cells} | {tail} |")
+    return "\n".join(lines)
+
+
+def claims_table(table: Table, rows: list[SummaryRow]) -> str:
+    """Return every figure that the paper prints beside ours, and whether its claim holds."""
+    pivot = table.row(table.pivot).title
+    place = f"{table.place} ({table.printed_on})"
+    lines = [
+        f"| | figure | {place} | ours | difference | as good | the order against {pivot} |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        for cell in row.cells:
+            if cell.printed is None:
+                continue
+            difference, is_reached = "other data", ""
+            if cell.difference is not None:
+                difference = f"{cell.difference:+.3f}"
+                is_reached = "yes" if cell.difference * cell.column.direction >= 0 else "no"
+            lines.append(
+                f"| {row.row.title} | {cell.column.title} | {cell.printed.value:.3f} | "
+                f"{_ours(cell)} | {difference} | {is_reached} | {cell.claim or ''} |"
+            )
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def sentences(table: Table, rows: list[SummaryRow]) -> str:
+    """Return, for every row, where it is better than the plain row and where worse, beyond the noise of the seeds."""
+    said = []
+    plain = table.row(table.baseline).title
+    for row in rows:
+        if row.row.name == table.baseline:
+            continue
+        better, worse, same = [], [], []
+        for cell in row.cells:
+            change = cell.change
+            if change is None or change.low is None or change.high is None:
+                continue
+            if change.low <= 0 <= change.high:
+                same.append(cell.column.title)
+            else:
+                is_better = (change.mean > 0) == (cell.column.direction > 0)
+                (better if is_better else worse).append(f"{cell.column.title} ({change.mean:+.3f})")
+        if better or worse or same:
+            said.append(
+                f"- {row.row.title} against {plain}: better in {_list(better)}; worse in "
+                f"{_list(worse)}; not told apart in {_list(same)}."
+            )
+    return "\n".join(said)
+
+
+def matched_table(rows: list[SummaryRow]) -> str:
+    """Return ECE and NLL on the validation split where all rows are equally accurate."""
+    accuracy, matched = match_accuracy({row.row.title: row.runs for row in rows})
+    if not matched:
+        return ""
+    lines = [
+        f"At equal accuracy: the first epoch with {accuracy:.0%} on the validation split.",
+        "",
+        "| | epoch | accuracy | ECE | NLL |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.row} | {row.epoch.mean:.0f} | {row.accuracy.mean:.3f} | {row.ece.mean:.3f} | "
+        f"{row.nll.mean:.3f} |"
+        for row in matched
+    ]
+    return "\n".join(lines)
+
+
+def _left(rows: list[SummaryRow], record: TableRecord, variant: dict[str, Any]) -> str:
+    """Return the failed runs and the rows that lack seeds."""
+    failed = [run for run in record.runs if run.variant == variant and not run.is_finished]
+    lines = [f"- Failed: {run.row}, seed {run.seed}: {run.error}" for run in failed]
+    short = [row for row in rows if row.num_seeds < WANTED_SEEDS]
+    if short:
+        names = ", ".join(f"{row.row.name} ({row.num_seeds} of {WANTED_SEEDS})" for row in short)
+        lines.append(f"- Fewer than {WANTED_SEEDS} seeds: {names}.")
+    return "\n".join(lines)
+
+
+def runs_table() -> str:
+    """Return all runs that were made, finished or failed."""
+    lines = [
+        "| table | settings | row | seed | accuracy | seconds | device, torch | source |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in NAMES:
+        record = load(name)
+        for run in record.runs if record is not None else ():
+            accuracy, seconds = f"failed: {run.error}", ""
+            if run.is_finished:
+                test = next(iter(run.figures["raw"].values()))["probabilities"]
+                accuracy, seconds = f"{test['accuracy'][0]:.2%}", f"{run.seconds['training']:.0f}"
+            made = f"{run.made['device']}, {run.made['torch']}"
+            lines.append(
+                f"| {name} | {describe_variant(run.variant)} | {run.row} | {run.seed} | {accuracy} | "
+                f"{seconds} | {made} | {run.made['source']} |"
+            )
+    return "\n".join(lines) if len(lines) > 2 else "None yet."
+
+
+def readme_table() -> str:
+    """Return the paper's best row beside ours, and the references, as far as they are measured."""
+    lines = []
+    for name in ("main", "references"):
+        record = load(name)
+        if record is None or not variants(record):
+            continue
+        table = TABLES[name](data=DATA)
+        for variant in variants(record):
+            made = [row for row in summarize(table, record, variant=variant) if row.runs]
+            for row in made:
+                if row.row.printed:
+                    title = f"{PRINTED_TITLES[row.row.name]}, printed in {table.place}"
+                    lines.append(_readme_line(title, row, "paper"))
+                words = describe_variant(variant)
+                title = f"{row.row.title}{f' ({words})' if words else ''}"
+                lines.append(_readme_line(title, row, "ours"))
+    if not lines:
+        return (
+            "The paper's tables are not measured yet: [docs/results.md](docs/results.md) lists what is "
+            "missing, and [docs/recipes.md](docs/recipes.md) the commands that make it."
+        )
+    head = "| model | accuracy | NLL | ECE | AUPR SVHN | AUPR CIFAR-100 | seeds |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|", *lines])
+
+
+def _readme_line(title: str, row: SummaryRow, which: str) -> str:
+    if which == "ours":
+        cells, seeds = [_ours(row.cell(name)) for name in README_COLUMNS], str(row.num_seeds)
+    else:
+        printed = [row.cell(name).printed for name in README_COLUMNS]
+        cells = ["" if figure is None else f"{figure.value:.3f}" for figure in printed]
+        seeds = "10"
+    return f"| {title} | {' | '.join(cells)} | {seeds} |"
+
+
+def cost_table() -> str:
+    """Return what the runs of the main table took."""
+    record = load("main")
+    finished = [run for run in record.runs if run.is_finished] if record is not None else []
+    if not finished:
+        return "Not measured yet."
+    lines = ["| row | seed | epochs | minutes | images/s | device |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {run.row} | {run.seed} | {run.config.epochs} | {run.seconds['training'] / 60:.1f} | "
+        f"{run.training['images_per_second']:,.0f} | {run.made['device']} |"
+        for run in finished
+    ]
+    return "\n".join(lines)
+
+
+def _ours(cell: Cell) -> str:
+    """Return the mean over seeds with half its interval; of one seed that of the bootstrap, marked."""
+    if cell.ours is None:
+        return ""
+    low, high = cell.bootstrap or (cell.ours.low, cell.ours.high)
+    if low is None or high is None:
+        return f"{cell.ours.mean:.3f}"
+    return f"{cell.ours.mean:.3f} ± {(high - low) / 2:.3f}{'*' if cell.bootstrap else ''}"
+
+
+def _list(words: list[str]) -> str:
+    return ", ".join(words) if words else "nothing"
+
+
+RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    **{f"result-{name}": ("docs/results.md", partial(section, name)) for name in NAMES},
+    "result-runs": ("docs/results.md", runs_table),
+    "main-cost": ("docs/recipes.md", cost_table),
+    "results": ("README.md", readme_table),
+}

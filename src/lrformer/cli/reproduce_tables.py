@@ -1,0 +1,286 @@
+"""`lrformer reproduce ablation|attentions|alpha|main|references`: tables of the paper, trained and measured anew."""
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from lrformer.recipes.table import Table
+    from lrformer.recipes.table_engine import Reproduction
+    from lrformer.recipes.table_run import Circumstances
+    from lrformer.recipes.table_summary import Cell, SummaryRow
+
+# Names and words, so that --help needs no torch; lrformer.recipes knows what they stand for.
+SUMMARIES = {
+    "ablation": "Table 6: transformer, SNGP, DUE and LRFormer (linear and GP head) on one backbone.",
+    "attentions": "Table 3: dot product, L2, SCSA, LRSA and its M variant under one head.",
+    "alpha": "Table 4: the effect of alpha, as printed and free of the number of tokens.",
+    "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
+    "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
+}
+DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
+EXPLANATION = """
+
+The next missing run is trained, evaluated and recorded, until all are there. Stop it by Ctrl-C or --time-limit,
+and the same command goes on; runs that RECORD holds are not made again, wherever they were made.
+
+Example: lrformer reproduce {name} --out runs/{name} --epochs 30 --seeds 3 --time-limit 8
+"""
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add one command for each table to `app`; they differ in their name alone."""
+    for name, summary in SUMMARIES.items():
+        app.command(name, help=summary + EXPLANATION.format(name=name))(_command(name))
+
+
+def _command(table: str) -> Any:
+    def command(
+        out: Annotated[Path, typer.Option(help="Folder of the runs.")],
+        record: Annotated[
+            Path | None,
+            typer.Option(
+                help="Read first, written after every run.", show_default="OUT/TABLE.json"
+            ),
+        ] = None,
+        rows: Annotated[
+            str | None, typer.Option(help="Some rows, with commas.", show_default="all")
+        ] = None,
+        seeds: Annotated[int, typer.Option(min=1, help="Runs of every row.")] = 3,
+        epochs: Annotated[
+            int | None, typer.Option(min=1, help="Of every run.", show_default="the source's")
+        ] = None,
+        data: Annotated[str, typer.Option(help="A data set or a folder.")] = "cifar10",
+        ood: Annotated[
+            str | None,
+            typer.Option(
+                help="Unknown sets, with commas.", show_default="svhn and the other CIFAR"
+            ),
+        ] = None,
+        root: Annotated[
+            Path | None,
+            typer.Option(help="Where prepared data are kept.", show_default="~/.cache/lrformer"),
+        ] = None,
+        time_limit: Annotated[
+            float | None,
+            typer.Option(help="Minutes; a run that would not fit is not begun.", min=0.0),
+        ] = None,
+        optimizer: Annotated[
+            str | None,
+            typer.Option(help="paper (SGD) or modern (AdamW).", show_default="the table's"),
+        ] = None,
+        pixels: Annotated[
+            int | None, typer.Option(help="32, or 224 as printed.", show_default="32")
+        ] = None,
+        alpha: Annotated[
+            float | None,
+            typer.Option(help="Of LRSA, where a row has no own.", show_default="the paper's"),
+        ] = None,
+        batch_size: Annotated[
+            int | None, typer.Option(min=1, help="Of every run.", show_default="the recipe's")
+        ] = None,
+        model_option: Annotated[
+            list[str] | None,
+            typer.Option(help="NAME=VALUE of the model of every row; repeatable."),
+        ] = None,
+        draws: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 200,
+        device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+        compile_model: Annotated[
+            bool | None,
+            typer.Option(
+                "--compile/--no-compile", help="Compile the backbones.", show_default="on a GPU"
+            ),
+        ] = None,
+        retry: Annotated[
+            bool, typer.Option("--retry", help="Try runs again that are recorded as failed.")
+        ] = False,
+        is_listing: Annotated[
+            bool, typer.Option("--list", help="Show what is done and missing, and run nothing.")
+        ] = False,
+    ) -> None:
+        from lrformer.recipes.table_engine import reproduce_table
+
+        settings = {"optimizer": optimizer, "pixels": pixels, "alpha": alpha}
+        made = _table(table, data, settings)
+        options = _parse_options(model_option)
+        made = _changed(made, epochs=epochs, batch_size=batch_size, options=options, root=root)
+        sets = DEFAULT_OOD.get(data, ()) if ood is None else _names(ood)
+        how = _circumstances(
+            sets,
+            device=device,
+            is_compiling=compile_model,
+            draws=draws,
+            command=_words(made, seeds),
+        )
+        result = reproduce_table(
+            made,
+            out,
+            record_path=record,
+            rows=None if rows is None else _names(rows),
+            num_seeds=seeds,
+            how=how,
+            time_limit=None if time_limit is None else 60 * time_limit,
+            is_retrying=retry,
+            is_listing=is_listing,
+            say=lambda text: typer.echo(text, err=True),
+        )
+        _show(result, record or out / f"{table}.json")
+
+    return command
+
+
+def _table(name: str, data: str, settings: dict[str, Any]) -> "Table":
+    """Return the table, or raise for a setting that it does not have."""
+    from lrformer.core import ConfigError
+    from lrformer.recipes import TABLES
+
+    make = TABLES[name]
+    given = {key: value for key, value in settings.items() if value is not None}
+    known = inspect.signature(make).parameters
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"table '{name}' has no --{key}: its recipe fixes it. Leave it out.")
+    return make(data=data, **given)
+
+
+def _changed(
+    table: "Table",
+    *,
+    epochs: int | None,
+    batch_size: int | None,
+    options: dict[str, Any],
+    root: Path | None,
+) -> "Table":
+    """Return the table with what the user wants otherwise in every row."""
+    import dataclasses
+
+    from lrformer.recipes.optimization import shortened
+
+    printed = {row.experiment.config.epochs for row in table.rows}
+    epochs = epochs or max(printed)
+    variant: dict[str, Any] = {"epochs": epochs}
+    if epochs < max(printed):
+        variant["shortened_from"] = max(printed)
+    if batch_size is not None:
+        variant["batch_size"] = batch_size
+    if options:
+        variant["model"] = options
+
+    def change(config: Any) -> Any:
+        config = shortened(config, epochs)
+        return dataclasses.replace(
+            config,
+            batch_size=batch_size or config.batch_size,
+            model_overrides={**config.model_overrides, **options},
+            root=None if root is None else str(root),
+        )
+
+    return table.changed(change, variant)
+
+
+def _circumstances(
+    ood: tuple[str, ...], *, device: str, is_compiling: bool | None, draws: int, command: str
+) -> "Circumstances":
+    import torch
+
+    from lrformer.evaluation import EvaluationConfig
+    from lrformer.recipes.table_run import Circumstances
+    from lrformer.training import RuntimeConfig
+
+    has_gpu = device != "cpu" and torch.cuda.is_available()
+    runtime = RuntimeConfig(
+        device=device,
+        compile=has_gpu if is_compiling is None else is_compiling,
+        quiet=not sys.stderr.isatty(),
+    )
+    return Circumstances(
+        ood=ood,
+        runtime=runtime,
+        evaluation=EvaluationConfig(num_draws=draws),
+        command=command,
+    )
+
+
+def _words(table: "Table", seeds: int) -> str:
+    """Return the command without the folders of this machine, for the record."""
+    words = ["lrformer reproduce", table.name, "--data", Path(table.data).name]
+    words += ["--seeds", str(seeds)]
+    for key, value in table.variant.items():
+        if key == "model":
+            words += [f"--model-option {name}={json.dumps(v)}" for name, v in value.items()]
+        elif key != "shortened_from":
+            words += [f"--{key.replace('_', '-')}", f"{value}"]
+    return " ".join(words)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _parse_options(pairs: list[str] | None) -> dict[str, Any]:
+    from lrformer.cli.train_command import parse_options
+
+    return parse_options(pairs, "--model-option")
+
+
+def _show(result: "Reproduction", record: Path) -> None:
+    """Print the table, the runs that are not finished, and where the record is."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    from lrformer.recipes.table import describe_variant
+    from lrformer.recipes.table_summary import summarize
+
+    console = Console(soft_wrap=True, highlight=False)
+    rows = [row for row in summarize(result.table, result.record) if row.runs]
+    if rows:
+        words = describe_variant(result.table.variant)
+        is_printed = any(row.row.printed for row in rows)
+        place = f"; paper: {result.table.place}, {result.table.printed_on}" if is_printed else ""
+        grid = Grid(
+            title=escape(f"{result.table.title} ({words}){place}"),
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+        )
+        grid.add_column("row", no_wrap=True)
+        for cell in rows[0].cells:
+            title = cell.column.title.replace(" by ", "\nby ").replace(" with ", "\nwith ")
+            grid.add_column(escape(title), justify="right", no_wrap=True)
+        for row in rows:
+            grid.add_row(escape(f"{row.row.title}\n{_seeds(row)}"), *map(_cell, row.cells))
+        wide = Console(width=max(console.width, 40 + 18 * len(rows[0].cells)), highlight=False)
+        wide.print(grid)
+    for standing in result.standings:
+        if standing.status != "finished":
+            why = standing.attempts[0].error if standing.attempts else ""
+            console.print(escape(f"{standing.status}: {standing.run.name} {why or ''}".rstrip()))
+    finished = sum(standing.status == "finished" for standing in result.standings)
+    console.print(f"{finished} of {len(result.standings)} runs are finished: {escape(str(record))}")
+    if result.stopped is not None:
+        console.print(escape(f"Stopped: {result.stopped}."))
+
+
+def _seeds(row: "SummaryRow") -> str:
+    return f"{row.num_seeds} seed{'' if row.num_seeds == 1 else 's'}, score {row.score}"
+
+
+def _cell(cell: "Cell") -> str:
+    """Return ours with half its interval, the paper's figure and the difference, one below the other."""
+    if cell.ours is None:
+        return ""
+    low, high = cell.bootstrap or (cell.ours.low, cell.ours.high)
+    spread = "" if low is None or high is None else f" ±{(high - low) / 2:.3f}"
+    lines = [f"{cell.ours.mean:.4f}{spread}"]
+    if cell.printed is not None:
+        lines.append(f"paper {cell.printed.value:.4f}")
+    if cell.difference is not None:
+        lines.append(f"{cell.difference:+.4f}")
+    return "\n".join(lines)

@@ -1,0 +1,249 @@
+"""The one engine behind every table: the next missing run is made, evaluated and recorded, until all are there."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lrformer.core import ConfigError
+from lrformer.data import DATASETS, list_splits, load_dataset
+from lrformer.evaluation.run_data import OTHER_CLASSES, parse_place
+from lrformer.recipes.experiment import seeded_runs
+from lrformer.recipes.table import Table, variant_slug
+from lrformer.recipes.table_record import (
+    TableRecord,
+    TableRun,
+    read_table_record,
+    write_table_record,
+)
+from lrformer.recipes.table_run import Circumstances, PlannedRun, failed_run, make_run
+from lrformer.recipes.time_limit import TimeLimit
+from lrformer.training.atomic_files import RunFileError
+from lrformer.training.journal import read_log
+from lrformer.training.run_folder import CONFIG_FILE, is_finished
+from lrformer.training.splits import load_splits
+
+# What a first estimate may be off by.
+CAUTION = 1.1
+# After this nothing on the GPU works in the same process.
+LOST_DEVICE = ("CUDA error", "device-side assert", "unspecified launch failure")
+# One row may fail by itself; a fault of the program or of the machine meets every row.
+NUM_SAME_ERRORS = 3
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where one run stands: `finished`, `failed`, `begun` or `missing`."""
+
+    run: PlannedRun
+    status: str
+    attempts: tuple[TableRun, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What a call has brought: the record as it is now, every run, and why it stopped before the end."""
+
+    table: Table
+    record: TableRecord
+    standings: tuple[Standing, ...]
+    stopped: str | None = None
+
+
+def plan_runs(
+    table: Table, *, rows: Sequence[str] | None = None, num_seeds: int = 3
+) -> list[PlannedRun]:
+    """Return the runs in their order: every row of a seed, then the next seed."""
+    if num_seeds < 1:
+        raise ConfigError(f"seeds ({num_seeds}) must be at least 1.")
+    chosen = table.rows if rows is None else tuple(table.row(name) for name in dict.fromkeys(rows))
+    return [
+        PlannedRun(
+            row=row,
+            config=seeded_runs(row.experiment.config, num_seeds)[seed],
+            variant=table.variant,
+            is_calibrated=table.is_calibrated,
+        )
+        for seed in range(num_seeds)
+        for row in chosen
+    ]
+
+
+def look_up(
+    table: Table,
+    plan: Sequence[PlannedRun],
+    record: TableRecord,
+    out: Path,
+    ood: tuple[str, ...],
+) -> tuple[Standing, ...]:
+    """Return where each run stands; nothing is run."""
+    standings = []
+    for run in plan:
+        attempts = tuple(record.find(run.row.name, run.config, ood))
+        if attempts:
+            status = "finished" if attempts[0].is_finished else "failed"
+        else:
+            folder = run_folder(out, table, run, num_failed=0)
+            status = "begun" if (folder / CONFIG_FILE).is_file() else "missing"
+        standings.append(Standing(run=run, status=status, attempts=attempts))
+    return tuple(standings)
+
+
+def reproduce_table(
+    table: Table,
+    out: Path,
+    *,
+    record_path: Path | None = None,
+    rows: Sequence[str] | None = None,
+    num_seeds: int = 3,
+    how: Circumstances | None = None,
+    time_limit: float | None = None,
+    is_retrying: bool = False,
+    is_listing: bool = False,
+    say: Say = lambda _: None,
+) -> Reproduction:
+    """Return the table after making the runs that its record lacks, one after the other.
+
+    Each run has a folder of its own under `out`, in which an interrupted one goes on; the record is written
+    after every run. A run that is in the record is not made again, wherever it was made. A run that fails is
+    recorded with its error, and the rest goes on.
+
+    Args:
+        record_path: read first and written to; `out/TABLE.json` by default.
+        rows: the names of some; None is all.
+        time_limit: in seconds. A run that would not fit is not started; one that no limit would do for is
+            stopped when the time is over, and goes on at the next call.
+        is_retrying: whether runs that are recorded as failed are tried again, in a folder of their own.
+        is_listing: whether nothing is run.
+        say: called with a line for each run.
+
+    Raises:
+        ConfigError: for settings that cannot work, before anything is trained.
+        KeyboardInterrupt: after Ctrl-C; everything that was finished is recorded.
+    """
+    how = how or Circumstances()
+    path = record_path or out / f"{table.name}.json"
+    record = read_table_record(path, table=table.name, data=table.data)
+    plan = plan_runs(table, rows=rows, num_seeds=num_seeds)
+    if not is_listing:
+        _check_data(plan, how.ood)
+    stopped, errors = None, []
+    with TimeLimit(time_limit) as limit:
+        try:
+            for number, run in enumerate([] if is_listing else plan, 1):
+                attempts = record.find(run.row.name, run.config, how.ood)
+                if attempts and (attempts[0].is_finished or not is_retrying):
+                    continue
+                folder = run_folder(out, table, run, num_failed=len(attempts))
+                if not limit.admits(_seconds_left(estimate_seconds(run, record), folder)):
+                    stopped = f"{run.name} would not fit into the time that is left"
+                    break
+                say(f"[{number}/{len(plan)}] {run.name} ...")
+                entry = _attempt(run, folder, how)
+                record = record.add(entry)
+                write_table_record(path, record)
+                say(describe(entry))
+                errors = [*errors, entry.error] if entry.error is not None else []
+                if (stopped := _reason_to_stop(errors)) is not None:
+                    break
+        except KeyboardInterrupt:
+            if not limit.is_over:
+                raise
+            stopped = "the time is over; the run in hand goes on with the same command"
+    return Reproduction(
+        table=table,
+        record=record,
+        standings=look_up(table, plan, record, out, how.ood),
+        stopped=stopped,
+    )
+
+
+def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:
+    """Return the folder of one run; a new attempt has a new one, unless only its evaluation had failed."""
+    place = out / table.name / variant_slug(run.variant) / run.row.name
+    folder = place / f"seed-{run.config.seed}"
+    if not num_failed or is_finished(folder):
+        return folder
+    return place / f"seed-{run.config.seed}-again-{num_failed}"
+
+
+def estimate_seconds(run: PlannedRun, record: TableRecord) -> float | None:
+    """Return how long a run may take, from those that are finished: its own row, else its variant, else any."""
+    known = [entry for entry in record.runs if entry.is_finished and entry.seconds]
+    for alike in (
+        [e for e in known if (e.row, _key(e.variant)) == (run.row.name, _key(run.variant))],
+        [e for e in known if _key(e.variant) == _key(run.variant)],
+        known,
+    ):
+        if alike:
+            return CAUTION * max(
+                entry.seconds["evaluation"]
+                + entry.seconds["training"] * run.config.epochs / entry.config.epochs
+                for entry in alike
+            )
+    return None
+
+
+def _seconds_left(estimate: float | None, folder: Path) -> float | None:
+    """Return what is left of an estimate for a run that was begun before."""
+    if estimate is None:
+        return None
+    return max(0.0, estimate - sum(entry.get("seconds", 0.0) for entry in read_log(folder)))
+
+
+def describe(run: TableRun) -> str:
+    """Return one line about a run that was made."""
+    if run.error is not None:
+        return f"  failed: {run.error}"
+    test = next(iter(run.figures["raw"].values()))["probabilities"]
+    return (
+        f"  accuracy {test['accuracy'][0]:.2%}, nll {test['nll'][0]:.4f}, "
+        f"ece {test['ece_equal_width'][0]:.4f}; {run.seconds['training']:.0f} s training "
+        f"({run.training['images_per_second']:,.0f} images/s), "
+        f"{run.seconds['evaluation']:.0f} s evaluation"
+    )
+
+
+def _attempt(run: PlannedRun, folder: Path, how: Circumstances) -> TableRun:
+    every = max(1, run.config.epochs // 30)
+    runtime = dataclasses.replace(how.runtime, validate_every=every)
+    try:
+        return make_run(run, folder, dataclasses.replace(how, runtime=runtime))
+    except (ConfigError, RunFileError):
+        raise  # nothing was trained, or nothing can be kept: the next run would meet the same
+    except Exception as error:
+        return failed_run(run, error, how)
+
+
+def _reason_to_stop(errors: list[str]) -> str | None:
+    """Return why it makes no sense to go on after these errors in a row, or None."""
+    if errors and any(text in errors[-1] for text in LOST_DEVICE):
+        return "the GPU is lost to this process; run the same command again"
+    last = errors[-NUM_SAME_ERRORS:]
+    if len(last) == NUM_SAME_ERRORS and len(set(last)) == 1:
+        return (
+            f"{NUM_SAME_ERRORS} runs in a row failed alike ({last[0]}); mend it, then add --retry"
+        )
+    return None
+
+
+def _check_data(plan: Sequence[PlannedRun], ood: tuple[str, ...]) -> None:
+    """Open everything that will be needed, so that a wrong name costs no training."""
+    config = plan[0].config
+    load_splits(config)
+    for spec in ood:
+        if spec == OTHER_CLASSES:
+            continue
+        place, split = parse_place(spec)
+        names = list_splits(place, root=config.root)
+        if split is not None and split not in names:
+            raise ConfigError(f"{place} has no split '{split}'; it has {', '.join(names)}.")
+        if place in DATASETS:
+            load_dataset(place, split=split or "test", root=config.root)
+
+
+def _key(variant: object) -> str:
+    return json.dumps(variant, sort_keys=True)

@@ -1,0 +1,168 @@
+"""The record of a table: every run that was made, finished or failed. Without a run folder it is enough to go on."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lrformer
+from lrformer.core import ConfigError, from_record, to_record
+from lrformer.evaluation import Scores
+from lrformer.recipes.circumstances import circumstances
+from lrformer.training import TrainConfig
+from lrformer.training.atomic_files import read_json, replace_file
+
+SCHEMA = 1
+KIND = "table"
+PROBABILITIES = "probabilities"
+NUM_DIGITS = 6
+
+# By set, then by score or `probabilities`, then by metric: value, low, high.
+Figures = dict[str, dict[str, dict[str, list[float | None]]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRun:
+    """One run of a row: what was trained, where, and what came of it.
+
+    Attributes:
+        variant: the settings that the rows share, in a few words.
+        ood: the unknown sets as they were asked for.
+        error: why the run failed; None where it is finished.
+        figures: `raw`, and `calibrated` after the temperature of validation; unknown sets are in one of them.
+        curve: accuracy, NLL and ECE on the validation split by epoch.
+        outliers: how well each score found each kind of made outliers among validation images (AUPR).
+        training: what training wrote of itself.
+        seconds: of training, and of evaluation.
+        made: versions, device, source and command.
+    """
+
+    row: str
+    seed: int
+    variant: dict[str, Any]
+    config: TrainConfig
+    ood: tuple[str, ...]
+    error: str | None = None
+    figures: dict[str, Figures] = field(default_factory=dict)
+    curve: dict[str, list[float]] = field(default_factory=dict)
+    outliers: dict[str, dict[str, float]] = field(default_factory=dict)
+    decision: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the run has figures."""
+        return self.error is None
+
+    def is_of(self, row: str, config: TrainConfig, ood: tuple[str, ...]) -> bool:
+        """Return whether this is the run that is asked for; where its data lie does not matter."""
+        return (self.row, self.config, self.ood) == (row, without_place(config), ood)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRecord:
+    """All runs of one table, in the order in which they were made."""
+
+    table: str
+    data: str
+    runs: tuple[TableRun, ...] = ()
+
+    def add(self, run: TableRun) -> "TableRecord":
+        """Return the record with one more run."""
+        return dataclasses.replace(self, runs=(*self.runs, run))
+
+    def find(self, row: str, config: TrainConfig, ood: tuple[str, ...]) -> list[TableRun]:
+        """Return every attempt at one run, the finished one first."""
+        found = [run for run in self.runs if run.is_of(row, config, ood)]
+        return sorted(found, key=lambda run: not run.is_finished)
+
+
+def without_place(config: TrainConfig) -> TrainConfig:
+    """Return the config without the folder of its data: a record holds no paths of a machine."""
+    return dataclasses.replace(config, root=None)
+
+
+def pack_scores(scores: Scores) -> Figures:
+    """Return all figures of an evaluation with their intervals, by set, score and metric."""
+    packed: Figures = {}
+    for metric in scores:
+        by_score = packed.setdefault(metric.dataset, {})
+        by_score.setdefault(metric.score or PROBABILITIES, {})[metric.name] = [
+            round(value, NUM_DIGITS) if value is not None and math.isfinite(value) else None
+            for value in (metric.value, metric.low, metric.high)
+        ]
+    return packed
+
+
+def read_table_record(path: Path, *, table: str, data: str) -> TableRecord:
+    """Return the record at `path`, or an empty one where there is none yet.
+
+    Raises:
+        ConfigError: when the file is something else, or the record of another table.
+    """
+    if not path.exists():
+        return TableRecord(table=table, data=data)
+    content = read_json(path)
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if kind != KIND or content.get("schema") != SCHEMA:
+        raise ConfigError(
+            f"{path} is not the record of a table (kind {kind!r}, schema "
+            f"{content.get('schema') if isinstance(content, dict) else None!r}); choose another file."
+        )
+    record = from_record(TableRecord, content["record"])
+    if (record.table, record.data) != (table, data):
+        raise ConfigError(
+            f"{path} is the record of table '{record.table}' on {record.data}, not of '{table}' on "
+            f"{data}; choose another file."
+        )
+    return record
+
+
+def write_table_record(path: Path, record: TableRecord) -> None:
+    """Write the record in one step; a figure and its interval share a line."""
+    content = {"kind": KIND, "schema": SCHEMA, "record": to_record(record)}
+    text = json.dumps(content, indent=1, allow_nan=False)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
+    replace_file(path, f"{text}\n".encode())
+
+
+def made_by(device: str, command: str) -> dict[str, Any]:
+    """Return where and by what a run was made: versions, device, state of the source, command."""
+    return {
+        **circumstances(),
+        "device": device,
+        **({"commit": commit} if (commit := _commit()) else {}),
+        "source": _source_digest(),
+        "command": command,
+    }
+
+
+def _source_digest() -> str:
+    """Return a hash of the package's own files: two runs with one hash were made by the same code."""
+    folder = Path(lrformer.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that the package lies in; its files may have changed since."""
+    git = Path(lrformer.__file__).parents[2] / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        if (git / name).is_file():
+            return (git / name).read_text().strip()
+        packed = (git / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
+    except OSError:
+        return None

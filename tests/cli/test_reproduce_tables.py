@@ -1,0 +1,139 @@
+"""The table commands as a person uses them: options, mistakes, what is printed."""
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from lrformer.cli import reproduce_tables
+from lrformer.cli.main import app, main
+from lrformer.recipes import TABLES, table_engine
+from tests.recipes.made_table import SMALL, made_run, write_arrays
+
+RUNNER = CliRunner()
+MODEL = [f"--model-option={name}={value}" for name, value in SMALL.items()]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_arrays(tmp_path_factory.mktemp("tiny") / "shades")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Runs are made up; the list holds what was asked for."""
+    calls = []
+
+    def make(planned, folder, how):
+        calls.append((planned, folder, how))
+        return made_run(planned, how, nll=0.61 + planned.config.seed / 100)
+
+    monkeypatch.setattr(table_engine, "make_run", make)
+    return calls
+
+
+def invoke(*words: object, code: int = 0):
+    result = RUNNER.invoke(app, ["reproduce", *map(str, words)])
+    if code == 0 and result.exception is not None:
+        raise result.exception
+    return result
+
+
+def test_there_is_a_command_for_every_table():
+    assert sorted(reproduce_tables.SUMMARIES) == sorted(TABLES.names())
+    for name in TABLES.names():
+        shown = invoke(name, "--help")
+        assert reproduce_tables.SUMMARIES[name][:30] in shown.output
+
+
+def test_a_small_table_is_trained_on_the_cpu_and_printed(data, tmp_path):
+    words = ["references", "--data", data, "--out", tmp_path, "--seeds", 1, "--epochs", 1]
+    words += ["--rows", "deterministic", "--batch-size", 8, "--draws", 5, "--device", "cpu"]
+    words += ["--ood", f"{data}:ood-stripes", "--model-option", "depth=10"]
+    words += ["--model-option", "widen_factor=1", "--model-option", "img_size=8"]
+    shown = invoke(*words).output
+    assert "WRN-28-10" in shown
+    assert "shortened to 1 of 250 epochs" in " ".join(shown.split())
+    assert "AUROC ood-stripes" in shown
+    assert "1 of 1 runs are finished" in shown
+    assert invoke(*words, "--list").output.count("missing") == 0
+
+
+def test_the_printed_table_has_the_papers_figure_ours_and_the_difference(
+    made, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(table_engine, "_check_data", lambda *_: None)
+    shown = invoke("ablation", "--out", tmp_path, "--rows", "transformer,lrformer").output
+    assert [call[0].name for call in made] == [
+        f"{row}, seed {seed}" for seed in range(3) for row in ("transformer", "lrformer")
+    ]
+    assert made[0][2].ood == ("svhn", "cifar100")
+    words = " ".join(shown.split())
+    assert "0.6200 ±0.025" in words  # 4.303 * 0.01 / sqrt(3)
+    assert "paper 0.4447" in words
+    assert "+0.1753" in words
+    assert "6 of 6 runs are finished" in words
+
+
+def test_options_reach_every_row_and_the_command_in_the_record(made, data, tmp_path):
+    invoke(
+        "attentions", "--out", tmp_path, "--data", data, "--seeds", 1, "--epochs", 7, "--batch-size", 4,
+        "--optimizer", "paper", "--alpha", 55, "--ood", "", *MODEL,
+    )  # fmt: skip
+    configs = {call[0].row.name: call[0].config for call in made}
+    assert len(configs) == 6
+    for config in configs.values():
+        assert (config.epochs, config.batch_size, config.optimizer.name) == (7, 4, "sgd")
+        assert config.model_overrides["embed_dim"] == 8
+    assert configs["lrsa"].model_overrides["alpha"] == 55
+    how = made[0][2]
+    assert how.ood == ()
+    assert str(data) not in how.command
+    assert "--optimizer paper" in how.command
+    assert "--model-option embed_dim=8" in how.command
+    assert not how.runtime.compile  # there is no GPU here, or it was not asked for
+
+
+def test_what_is_missing_is_listed_without_running(made, data, tmp_path):
+    shown = invoke("alpha", "--out", tmp_path, "--data", data, "--list", "--seeds", 1).output
+    assert shown.count("missing:") == 11
+    assert "0 of 11 runs are finished" in shown
+    assert not made
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ablation", "--rows", "transforme"], "Did you mean 'transformer'"),
+        (["ablation", "--optimizer", "adam"], "must be 'paper' or 'modern'"),
+        (["ablation", "--pixels", "64"], "must be 224, as printed, or 32"),
+        (["main", "--pixels", "32"], "table 'main' has no --pixels"),
+        (["alpha", "--alpha", "3"], "table 'alpha' has no --alpha"),
+        (["references", "--model-option", "depth"], "must be NAME=VALUE"),
+        (["attentions", "--data", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_trained(
+    made, tmp_path, monkeypatch, capsys, words, message
+):
+    monkeypatch.setattr(sys, "argv", ["lrformer", "reproduce", *words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not made
+
+
+def test_ctrl_c_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table_engine, "make_run", interrupt)
+    words = ["lrformer", "reproduce", "attentions", "--out", str(tmp_path), "--data", str(data)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert "goes on with the same command" in capsys.readouterr().err

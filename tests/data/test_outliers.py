@@ -1,0 +1,59 @@
+"""Made outliers are made of the images they are given, and are none of them."""
+
+import numpy as np
+import pytest
+
+from lrformer.core import ConfigError
+from lrformer.data import Split, load_dataset
+from lrformer.data.outliers import OUTLIER_KINDS, make_outliers
+
+
+@pytest.fixture(scope="module")
+def digits() -> Split:
+    return load_dataset("digits", split="val")
+
+
+@pytest.mark.parametrize("kind", OUTLIER_KINDS)
+def test_outliers_are_seeded_images_of_the_same_form_that_differ_from_their_origin(digits, kind):
+    made, again = (make_outliers(digits, kind, seed=3) for _ in range(2))
+    assert made.x.dtype == np.uint8
+    assert made.x.shape == digits.x.shape
+    assert np.array_equal(made.x, again.x)
+    changed = (np.asarray(made.x) != np.asarray(digits.x)).any(axis=(1, 2, 3))
+    assert changed.all()
+
+
+def test_shuffling_moves_whole_blocks_and_loses_no_pixel(digits):
+    made = np.asarray(make_outliers(digits, "shuffled").x)
+    before = np.asarray(digits.x)
+    assert np.array_equal(
+        np.sort(made.reshape(len(made), -1)), np.sort(before.reshape(len(made), -1))
+    )
+
+    def blocks(images: np.ndarray) -> list[set[bytes]]:
+        return [
+            {image[r : r + 2, c : c + 2].tobytes() for r in range(0, 8, 2) for c in range(0, 8, 2)}
+            for image in images
+        ]
+
+    assert blocks(made) == blocks(before)
+
+
+def test_a_mixed_image_is_halfway_to_one_of_another_class(digits):
+    images = np.asarray(digits.x).astype(int)
+    made = np.asarray(make_outliers(digits, "mixed").x).astype(int)
+    for row in range(5):
+        is_partner = (np.abs(made[row] - (images[row] + images) // 2) == 0).all(axis=(1, 2, 3))
+        assert (is_partner & (digits.y != digits.y[row])).any()
+
+
+def test_inverting_twice_gives_the_image_back(digits):
+    twice = make_outliers(make_outliers(digits, "inverted"), "inverted")
+    assert np.array_equal(np.asarray(twice.x), np.asarray(digits.x))
+
+
+def test_wrong_kinds_and_points_are_refused(digits):
+    with pytest.raises(ConfigError, match="Did you mean 'shuffled'"):
+        make_outliers(digits, "shufled")
+    with pytest.raises(ConfigError, match="points, not images"):
+        make_outliers(load_dataset("two_moons"), "mixed")

@@ -1,0 +1,86 @@
+"""The pages say what the records say, and what is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from lrformer.recipes import TABLES, plan_runs
+from lrformer.recipes.table_record import TableRecord, write_table_record
+from lrformer.recipes.table_run import Circumstances, failed_run
+from tests.recipes.made_table import made_run
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def pages(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import result_tables
+
+    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
+    return result_tables
+
+
+def write(folder: Path, name: str, rows: dict[str, list[float]], *, failed: str | None = None):
+    """Write the record of a table with these NLLs by row and seed."""
+    table = TABLES[name](data="cifar10")
+    record = TableRecord(table=name, data="cifar10")
+    curve = {"epoch": [1, 2], "accuracy": [0.5, 0.8], "nll": [2.0, 1.0], "ece": [0.2, 0.1]}
+    for run in plan_runs(table, rows=list(rows), num_seeds=len(next(iter(rows.values())))):
+        record = record.add(made_run(run, nll=rows[run.row.name][run.config.seed], curve=curve))
+    if failed is not None:
+        run = plan_runs(table, rows=[failed], num_seeds=1)[0]
+        record = record.add(failed_run(run, ArithmeticError("not finite"), Circumstances()))
+    write_table_record(folder / f"cifar10-{name}.json", record)
+
+
+def test_without_records_the_pages_say_that_nothing_is_measured(pages):
+    for name in pages.NAMES:
+        assert pages.section(name).startswith("Not measured yet.")
+    assert pages.runs_table() == "None yet."
+    assert "not measured yet" in pages.readme_table()
+    assert pages.cost_table() == "Not measured yet."
+
+
+def test_a_section_has_figures_claims_sentences_failures_and_what_is_missing(pages, tmp_path):
+    rows = {"transformer": [0.70, 0.71, 0.72], "lrformer": [0.50, 0.52, 0.51]}
+    write(tmp_path, "ablation", rows, failed="due")
+    text = pages.section("ablation")
+    assert "**Optimizer `paper`, 32 pixels.** cpu, torch 2; 10 to 10 s of training a run." in text
+    assert "| LRFormer, GP head | 3 | 0.800 ± 0.000 | 0.510 ± 0.025 |" in text
+    assert "| variance | 0.610 |" in text
+    assert "| LRFormer, GP head | NLL | 0.445 | 0.510 ± 0.025 | +0.065 | no | holds |" in text
+    assert "- LRFormer, GP head against Transformer: better in NLL (-0.200)" in text
+    assert "- Failed: due, seed 0: ArithmeticError: not finite" in text
+    assert "sngp (0 of 3)" in text
+    runs = pages.runs_table().splitlines()
+    assert len(runs) == 2 + 7
+    assert "failed: ArithmeticError: not finite" in runs[-1]
+
+
+def test_where_the_paper_is_not_confirmed_the_page_says_so(pages, tmp_path):
+    write(tmp_path, "ablation", {"transformer": [0.5, 0.51, 0.52], "lrformer": [0.7, 0.71, 0.69]})
+    text = pages.section("ablation")
+    assert "| +0.255 | no | does not hold |" in text
+    assert "worse in NLL (+0.190)" in text
+
+
+def test_figures_of_other_data_are_named_and_attentions_are_matched_in_accuracy(pages, tmp_path):
+    write(tmp_path, "attentions", {"dot_product": [0.6], "lrsa": [0.5]})
+    text = pages.section("attentions")
+    assert "| table 3 (cifar100) |" in text
+    assert "| other data |  | holds (one seed) |" in text
+    assert "0.500 ± 0.010*" in text
+    assert "At equal accuracy: the first epoch with 80%" in text
+    assert "| Dot product | 2 | 0.800 | 0.100 | 1.000 |" in text
+
+
+def test_the_readme_has_the_papers_row_beside_ours(pages, tmp_path):
+    write(tmp_path, "main", {"transformer": [0.2], "lrformer": [0.1]})
+    lines = pages.readme_table().splitlines()
+    assert (
+        "| LRFormer, printed in table 1 | 0.972 | 0.100 | 0.012 | 0.993 | 0.911 | 10 |" in lines[3]
+    )
+    assert lines[4].startswith("| LRFormer, GP fitted after training | 0.800")
+    assert lines[2].startswith("| Transformer, same recipe |")
+    assert "| lrformer | 0 | 300 | 0.2 | 100 | cpu |" in pages.cost_table()
