@@ -10,7 +10,6 @@ from lrformer.core import ConfigError, from_record, make_generator, to_record
 from lrformer.evaluation import (
     CORRUPTED_MEAN,
     EvaluationConfig,
-    Predictions,
     Scores,
     evaluate,
     from_arrays,
@@ -94,13 +93,16 @@ def test_every_value_is_that_of_the_metric_functions_for_every_set_and_score():
     assert scores.given_scores == ("msp", "entropy", "dempster_shafer", "energy")
 
 
-def test_all_scores_of_known_and_unknown_sets_have_intervals_that_hold_their_value():
-    scores = evaluate(_set(0), ood={"far": _set(1, labeled=False)}, config=FEW)
-    for metric in scores:
+def test_all_scores_of_every_set_have_intervals_that_hold_their_value():
+    shifted = {"fog-1": _set(2, name="fog-1"), "fog-2": _set(3, name="fog-2")}
+    scores = evaluate(_set(0), ood={"far": _set(1, labeled=False)}, corrupted=shifted, config=FEW)
+    measured = [metric for metric in scores if metric.dataset != CORRUPTED_MEAN]
+    assert {metric.dataset for metric in measured} == {"test", "far", "fog-1", "fog-2"}
+    for metric in measured:
         assert metric.low is not None, metric
         assert metric.low <= metric.high
-    inside = [metric for metric in scores if metric.low <= metric.value <= metric.high]
-    assert len(inside) > 0.8 * len(scores.metrics)
+    inside = [metric for metric in measured if metric.low <= metric.value <= metric.high]
+    assert len(inside) > 0.8 * len(measured)
 
 
 def test_the_interval_of_a_mean_equals_a_loop_that_gathers_every_draw():
@@ -124,7 +126,7 @@ def test_the_figures_of_a_set_do_not_depend_on_what_else_is_evaluated():
     assert [m.value for m in other_seed] == [m.value for m in alone]
 
 
-def test_every_set_and_score_has_draws_of_its_own():
+def test_every_set_has_draws_of_its_own():
     far = _set(1, labeled=False)
     scores = evaluate(_set(0), ood={"a": far, "b": far}, config=FEW)
     first, second = (scores.select(dataset=name, score="entropy")["auroc"] for name in "ab")
@@ -183,12 +185,9 @@ def test_a_thousand_draws_of_every_metric_of_ten_thousand_predictions_fit_ten_se
     labels = torch.randint(10, (10_000,), generator=generator)
     logits = torch.randn(10_000, 10, generator=generator, dtype=torch.float64)
     logits[torch.arange(10_000), labels] += 2
-    probs = logits.softmax(-1).numpy()
-    scores = {"entropy": from_arrays(probs).scores["entropy"]}
-    made = {"probs": probs, "scores": scores, "default_score": "entropy"}
-    test = Predictions(name="test", labels=labels.numpy(), **made)
-    far = Predictions(name="far", **made)
+    made = from_arrays(logits.softmax(-1).numpy(), labels.numpy(), logits=logits.numpy())
+    assert len(made.scores) == 4
     start = time.process_time()
-    evaluate(test, ood={"far": far})
+    evaluate(made, corrupted={"fog-1": made})
     # Processor time over all threads: a busy machine must not fail the test.
     assert time.process_time() - start < 2 * 10

@@ -97,3 +97,8 @@ def test_a_run_on_points_and_an_empty_batch_are_refused_before_a_file_is_read(
         predict_files(points, good)
     with pytest.raises(ConfigError, match="batch_size"):
         predict_files(run, good, batch_size=0)
+
+
+def test_a_pattern_that_matches_nothing_is_a_row_that_says_so(run, tmp_path):
+    (row,) = predict_files(run, find_files([str(tmp_path / "*.gif")]))
+    assert row.error == "no file matches this pattern."

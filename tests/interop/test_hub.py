@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lrformer.attention import LRSAConfig
-from lrformer.core import ConfigError, UnsupportedModelError
+from lrformer.core import ConfigError, LRFormerError, UnsupportedModelError
 from lrformer.interop import conversion_report, convert, load, save
 from lrformer.models import create_model
 from tests.interop.zoo import (
@@ -158,6 +158,30 @@ def test_a_write_that_breaks_leaves_the_old_model_whole(
             save(new, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
     assert_same_outputs(old, tmp_path, torch.randn(2, 1, 8, 8))
+
+
+def test_a_place_that_cannot_hold_a_model_is_refused_in_words(tmp_path: Path) -> None:
+    model = create_model("lrformer_digits", depth=1)
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ConfigError, match="is a file; a model is saved as a folder"):
+        save(model, file)
+    with pytest.raises(LRFormerError, match=r"cannot be saved in .*\(Not a directory\)"):
+        save(model, file / "model")
+    assert file.read_text() == "mine"
+    for wrong in (None, 3):
+        with pytest.raises(ConfigError, match=rf"folder \({wrong}\) must be a path"):
+            save(model, wrong)
+    with pytest.raises(ConfigError, match=r"model_kwargs \(3\) must be a dict"):
+        save(model, tmp_path / "model", model_kwargs=3)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_trained_run_is_never_written_over(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"kind": "run", "schema": 1}))
+    with pytest.raises(ConfigError, match=r"not a saved model's \(kind 'run'\)"):
+        save(create_model("lrformer_digits", depth=1), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_damaged_missing_and_newer_folders_are_refused_in_words(tmp_path: Path) -> None:

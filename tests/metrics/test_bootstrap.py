@@ -10,11 +10,14 @@ from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics import (
     bootstrap_classification,
     bootstrap_detection,
+    bootstrap_detection_scores,
     bootstrap_selective,
+    bootstrap_selective_scores,
     calibration_metrics,
     detection_metrics,
     logit_norms,
     overconfidence,
+    resampling,
     scoring_metrics,
     seed_interval,
     selective_metrics,
@@ -31,13 +34,13 @@ def _gathered(num_samples, *, generator):
     return [torch.repeat_interleave(torch.arange(num_samples), row) for row in counts]
 
 
-def _assert_percentiles(intervals, draws):
+def _assert_percentiles(intervals, draws, *, tolerance=1e-11):
     for name, interval in intervals.items():
         values = torch.tensor([draw[name] for draw in draws], dtype=torch.float64)
         tails = torch.tensor([0.05, 0.95], dtype=torch.float64)
         low, high = values.nanquantile(tails).tolist()
-        assert interval.low == pytest.approx(low, abs=1e-11), name
-        assert interval.high == pytest.approx(high, abs=1e-11), name
+        assert interval.low == pytest.approx(low, abs=tolerance), name
+        assert interval.high == pytest.approx(high, abs=tolerance), name
 
 
 def test_classification_intervals_equal_a_loop_that_gathers_every_draw(random_predictions):
@@ -97,7 +100,39 @@ def test_detection_intervals_equal_a_loop_that_gathers_every_draw(random_scores,
     picks = zip(_gathered(90, generator=generator), _gathered(60, generator=generator), strict=True)
     draws = [to_record(detection_metrics(inside[i], outside[o])) for i, o in picks]
     assert len(intervals) == 5
-    _assert_percentiles(intervals, draws)
+    # Ratios of counts are taken in float32 there.
+    _assert_percentiles(intervals, draws, tolerance=2e-7)
+
+
+def test_scores_that_share_their_draws_each_get_what_they_get_alone(random_predictions):
+    probs, labels = random_predictions(75, 3)
+    scores = {"msp": 1 - probs.amax(1), "rough": (1 - probs.amax(1)).round(decimals=1)}
+    outside = {name: 1.1 - values[:50] for name, values in scores.items()}
+    few = {"num_draws": NUM_DRAWS}
+    ranked = bootstrap_selective_scores(scores, probs, labels, generator=make_generator(4), **few)
+    found = bootstrap_detection_scores(scores, outside, generator=make_generator(5), **few)
+    assert list(ranked) == list(found) == ["msp", "rough"]
+    for name, values in scores.items():
+        assert ranked[name] == bootstrap_selective(
+            values, probs, labels, generator=make_generator(4), **few
+        )
+        assert found[name] == bootstrap_detection(
+            values, outside[name], generator=make_generator(5), **few
+        )
+    assert ranked["msp"] != ranked["rough"]
+
+
+def test_scores_of_sets_of_different_sizes_share_no_draws():
+    inside = {"a": torch.rand(5), "b": torch.rand(6)}
+    outside = {"a": torch.rand(5), "b": torch.rand(5)}
+    with pytest.raises(ConfigError, match="different sizes"):
+        bootstrap_detection_scores(inside, outside, generator=make_generator(0))
+
+
+def test_a_set_whose_sums_float32_cannot_hold_is_counted_in_float64(monkeypatch):
+    monkeypatch.setattr(resampling, "MOST_IN_FLOAT32", 9)
+    assert draw_counts(2, 9, generator=make_generator(0)).dtype == torch.float32
+    assert draw_counts(2, 10, generator=make_generator(0)).dtype == torch.float64
 
 
 def test_intervals_do_not_depend_on_how_many_draws_are_held_at_once(

@@ -7,6 +7,7 @@ from sklearn import metrics as sklearn_metrics
 
 from lrformer.core import ConfigError, to_record
 from lrformer.metrics import aupr, auroc, detection_metrics, fpr_at_tpr, roc_curve
+from lrformer.metrics.detection import _enough
 
 
 def _sklearn(inside, outside):
@@ -132,3 +133,11 @@ def test_a_positive_class_or_rate_that_does_not_exist_is_refused():
         aupr(torch.zeros(2), torch.ones(2), positive="in")
     with pytest.raises(ConfigError, match=r"tpr \(95.0\)"):
         fpr_at_tpr(torch.zeros(2), torch.ones(2), tpr=95.0)
+
+
+def test_how_many_are_enough_is_counted_alike_in_float32_and_float64():
+    totals = torch.arange(1, 2**22, 997)[:, None]
+    for share in (0.95, 0.9, 0.7):
+        narrow = _enough(totals.float(), share)
+        assert narrow.dtype == torch.float32
+        assert torch.equal(narrow.double(), _enough(totals.double(), share))

@@ -32,6 +32,19 @@ def _predictions(seed, name, *, labeled=True, num_samples=40):
     return from_arrays(probs, labels if labeled else None, logits=logits, name=name, class_names=NAMES)  # fmt: skip
 
 
+HISTORY = tuple(
+    {
+        "stage": 0,
+        "epoch": epoch,
+        "loss": 2.0 / (epoch + 1),
+        "accuracy": None if epoch == 1 else 0.2 * epoch,
+        "lr": 1e-3,
+        **({} if epoch == 2 else {"val_nll": 1.5, "val_accuracy": 0.5, "val_logit_norm": 3.0 + epoch}),
+    }
+    for epoch in range(4)
+)  # fmt: skip
+
+
 def _split(predictions, name):
     rng = np.random.default_rng(0)
     labels = predictions.labels
@@ -59,7 +72,7 @@ def results():
         about={"method": "lrformer", "config": {"epochs": 3, "betas": [0.9, 0.99]}},
     )
     gallery = pick_images(test, _split(test, "pets/test")) + pick_images(far, _split(far, "far"))
-    return Results(scores=scores, test=test, ood=ood, gallery=gallery)
+    return Results(scores=scores, test=test, ood=ood, gallery=gallery, history=HISTORY)
 
 
 class Page(HTMLParser):
@@ -122,6 +135,10 @@ def test_every_figure_that_is_claimed_is_drawn(page):
         "Histograms of entropy on known and unknown data",
         "Histograms of entropy on known and unknown data",
         "Accuracy and confidence under corruption",
+        "Loss over the epochs",
+        "Accuracy over the epochs",
+        "Norm of the logits over the epochs",
+        "Learning rate over the epochs",
     ]
     for attrs in page.all("svg"):
         assert attrs["viewbox"]
@@ -129,7 +146,7 @@ def test_every_figure_that_is_claimed_is_drawn(page):
     ids = [attrs["id"] for tag, attrs in page.elements if tag in {"section", "clippath"}]
     links = [attrs["href"][1:] for attrs in page.all("a")]
     assert set(links) <= set(ids)
-    assert links == ["known", "unknown", "corrupted", "images", "run", "conventions"]
+    assert links == ["known", "unknown", "corrupted", "images", "training", "run", "conventions"]
 
 
 def test_every_metric_of_the_test_set_stands_in_the_page_with_its_interval(results, page):

@@ -4,7 +4,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, LRFormerError
 from lrformer.data import two_moons
 from lrformer.heads import Predictive
 from lrformer.methods import create_method
@@ -101,3 +101,45 @@ def test_what_cannot_be_drawn_is_refused():
         plot_uncertainty(5, extent=(0, 1, 0, 1))
     with pytest.raises(ConfigError, match=r"labels has shape \(2,\)"):
         plot_uncertainty(_by_distance, np.zeros((3, 2)), np.zeros(2), resolution=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"points": [[1, 2], [3]]}, "points must be an array of numbers"),
+        ({"points": "abc"}, "points must be an array of numbers"),
+        ({"points": [[0, np.nan]]}, "points has NaN"),
+        ({"labels": [0]}, "labels are given without points"),
+        ({"extent": (0, 1, 0)}, r"extent \(\(0, 1, 0\)\) must be"),
+        ({"extent": (0, np.inf, 0, 1)}, "extent"),
+        ({"extent": 5}, r"extent \(5\) must be"),
+        ({"resolution": 5.5}, r"resolution \(5.5\) must be a whole number"),
+        ({"save": "map.xyz"}, r"save \(map.xyz\) must end in the format"),
+        ({"save": "map"}, r"save \(map\) must end in the format"),
+        ({"save": ("map.png", 3)}, r"save \(3\) must be a path"),
+        ({"axes": 3}, "axes is a int"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_the_model_is_asked(tmp_path, monkeypatch, settings, message):  # fmt: skip
+    def never(_):
+        raise AssertionError("the model was asked")
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        plot_uncertainty(never, **{"extent": (0, 1, 0, 1), **settings})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_hold_the_picture_is_told_in_words(tmp_path):
+    with pytest.raises(ConfigError, match="is a folder; name a file in it"):
+        plot_uncertainty(_by_distance, extent=(0, 1, 0, 1), resolution=3, save=tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(LRFormerError, match=r"map.png could not be written"):
+        plot_uncertainty(
+            _by_distance, extent=(0, 1, 0, 1), resolution=3, save=tmp_path / "file" / "map.png"
+        )
+
+
+def test_a_function_that_gives_no_predictive_is_told_what_to_return():
+    with pytest.raises(ConfigError, match=r"returned a Tensor; it must return a Predictive"):
+        plot_uncertainty(lambda x: x, extent=(0, 1, 0, 1), resolution=3)

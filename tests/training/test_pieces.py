@@ -11,6 +11,7 @@ from lrformer.core import ConfigError
 from lrformer.methods import create_method
 from lrformer.models import create_model
 from lrformer.training import OptimizerConfig, TrainConfig
+from lrformer.training.config import default_batch_size
 from lrformer.training.criterion import Criterion
 from lrformer.training.lamb import LAMB
 from lrformer.training.optimizers import build_optimizer, parameter_groups
@@ -41,6 +42,14 @@ def test_without_warm_up_the_first_rate_is_the_peak():
 def test_warm_up_is_five_epochs_or_a_tenth(epochs, expected):
     config = TrainConfig(data="digits", epochs=epochs)
     assert config.warmup_epochs == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "expected"),
+    [(1, 1), (5, 4), (8, 8), (300, 8), (511, 8), (512, 16), (1295, 32), (4095, 64), (4096, 128), (1281167, 128)],
+)  # fmt: skip
+def test_a_batch_is_128_or_gives_a_small_set_32_steps(num_samples, expected):
+    assert default_batch_size(num_samples) == expected
 
 
 def test_the_average_of_weights_is_the_slow_one():
@@ -168,6 +177,9 @@ def test_the_criterion_is_the_definition_and_counts_right_answers(name, soft):
     [
         ({"optimizer": OptimizerConfig(warmup_epochs=3.0), "epochs": 3}, "warmup_epochs"),
         ({"batch_size": 10, "accumulate": 3}, "accumulate"),
+        ({"batch_size": 0}, r"batch_size \(0\) must be at least 1"),
+        ({"classes": ("cat",)}, r"classes \(\('cat',\)\) must be at least two"),
+        ({"val_fraction": 2.0}, r"val_fraction \(2.0\) must lie strictly between"),
         ({"loss": "cross_entrpy"}, "Did you mean 'cross_entropy'"),
         ({"ema_decay": 1.0}, "ema_decay"),
         ({"true_positive_rate": 0.0}, "true_positive_rate"),

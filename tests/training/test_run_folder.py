@@ -178,3 +178,10 @@ def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch):
         replace_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_path_or_a_device_that_is_none_is_refused_in_words(tmp_path):
+    with pytest.raises(ConfigError, match=r"path \(None\) must be the folder"):
+        load(None)
+    with pytest.raises(ConfigError, match=r"device \('gpu'\) must be cpu, cuda"):
+        load_run(tmp_path, device="gpu")

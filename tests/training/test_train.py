@@ -1,15 +1,19 @@
 """Whole runs: what they write, that they learn, and that equal things are equal."""
 
+import dataclasses
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from lrformer.core import ConfigError, MissingExtraError
+from lrformer.data import Split
 from lrformer.methods import list_methods
-from lrformer.training import RuntimeConfig, load_run, train
+from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_tensors
+from lrformer.training.running import resolve
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, flat, small
 
@@ -56,6 +60,45 @@ def test_every_optimizer_learns_the_digits(tmp_path, name, lr):
     assert metrics["validation"]["accuracy"] == pytest.approx(log[-1]["val_accuracy"])
     # The imagined input of fit_temperature can cost a little on so few images.
     assert metrics["validation_calibrated"]["nll"] <= 1.05 * metrics["validation"]["nll"]
+
+
+def test_what_is_left_to_the_data_is_chosen_and_written_down(tmp_path):
+    tiny = {"depth": 1, "embed_dim": 16, "num_heads": 2}
+    left_open = TrainConfig(
+        data="digits", classes=(0, 1, 2, 3), model_overrides=tiny, method="deterministic", epochs=1
+    )
+    run = train(left_open, tmp_path / "open", runtime=QUIET)
+    chosen = run.config.train
+    assert chosen.model == "lrformer_digits"
+    assert chosen.model_overrides == {"patch_size": 4, **tiny}
+    assert chosen.batch_size == 16  # 517 training images
+    assert train(left_open, tmp_path / "open", runtime=QUIET).config == run.config
+    said = dataclasses.replace(left_open, batch_size=128, model_overrides={**tiny, "patch_size": 2})
+    kept = train(said, tmp_path / "said", runtime=QUIET).config.train
+    assert (kept.batch_size, kept.model_overrides) == (128, {**tiny, "patch_size": 2})
+    named = dataclasses.replace(left_open, model="lrformer_digits")
+    assert train(named, tmp_path / "named", runtime=QUIET).config.train.model_overrides == tiny
+
+
+@pytest.mark.parametrize(("num_images", "is_few"), [(4095, True), (4096, False)])
+def test_few_images_get_a_small_model_unless_a_run_is_to_be_continued(num_images, is_few):
+    split = Split(
+        name="pets/train",
+        x=np.broadcast_to(np.uint8(0), (num_images, 32, 32, 3)),
+        y=np.broadcast_to(np.int64(0), (num_images,)),
+        class_names=("cat", "dog"),
+        mean=(0.5,) * 3,
+        std=(0.2,) * 3,
+    )
+    config = TrainConfig(data="pets", model_overrides={"depth": 3})
+    chosen = resolve(config, split)
+    small_model = {"num_convs": 2, "embed_dim": 128} if is_few else {}
+    assert chosen.model == "lrformer_compact_32"
+    assert chosen.model_overrides == {**small_model, "depth": 3}
+    continued = resolve(dataclasses.replace(config, start="."), split)
+    assert continued.model_overrides == {"depth": 3}
+    foreign = resolve(dataclasses.replace(config, start="vit_tiny_patch16_224"), split)
+    assert (foreign.model, foreign.model_overrides) == ("auto", {"depth": 3})
 
 
 def test_the_log_has_every_figure_of_every_epoch(tmp_path):
@@ -161,8 +204,7 @@ def test_tensorboard_without_its_package_says_how_to_get_it(tmp_path, monkeypatc
 def test_a_wrong_name_is_refused_before_the_run_begins(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         train(small(**changes), tmp_path / "run", runtime=QUIET)
-    if "batch_size" not in changes:
-        assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_plain_lines_are_shown_where_there_is_no_terminal(tmp_path, capsys):

@@ -70,7 +70,7 @@ def predict(
         sys.stdout.write(line)
         sys.stdout.flush()
     typer.echo(
-        f"{counted.total} images: {counted.known} in distribution, {counted.unknown} out of "
+        f"{counted.total} image{'' if counted.total == 1 else 's'}: {counted.known} in distribution, {counted.unknown} out of "
         f"distribution ({loaded.decision.score} above {loaded.decision.threshold:.4g}), "
         f"{counted.failed} failed.",
         err=True,

@@ -27,7 +27,7 @@ AUGMENTATIONS = {
     },
 }
 EPILOG = (
-    "Example: lrformer train digits --method lrformer --out runs/digits --epochs 40. "
+    "Example: lrformer train digits --method lrformer --out runs/digits --epochs 30. "
     "Run the same command again after any interruption: it goes on where it stopped."
 )
 
@@ -68,7 +68,11 @@ def train(
         int | None, typer.Option(help="Times through the data.", show_default="30")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images of one step.", show_default="128")
+        int | None,
+        typer.Option(
+            help="Images of one step.",
+            show_default="128, less on fewer than 4,096 images: 32 steps an epoch, but 8 images at least",
+        ),
     ] = None,
     optimizer: Annotated[
         str | None, typer.Option(help="adamw, sgd or lamb.", show_default="adamw")
@@ -167,7 +171,7 @@ def train(
     from lrformer.training import train as run_training
 
     config = _begin(recipe, data, method)
-    overrides = {**config.model_overrides, **_options(model_option, "--model-option")}
+    overrides = {**config.model_overrides, **parse_options(model_option, "--model-option")}
     named = {"attention": attention, "alpha": alpha}
     overrides |= {name: value for name, value in named.items() if value is not None}
     optimization = _given(
@@ -184,7 +188,7 @@ def train(
         model_overrides=overrides,
         method_overrides={
             **config.method_overrides,
-            **_options(method_option, "--method-option"),
+            **parse_options(method_option, "--method-option"),
         },
         optimizer=dataclasses.replace(config.optimizer, **optimization),
         pretrained=pretrained,
@@ -238,7 +242,7 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _options(pairs: list[str] | None, flag: str) -> dict[str, Any]:
+def parse_options(pairs: list[str] | None, flag: str) -> dict[str, Any]:
     """Return `NAME=VALUE` pairs; a value is JSON where it can be, else the text itself."""
     from lrformer.core import ConfigError
 

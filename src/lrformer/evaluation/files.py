@@ -98,6 +98,8 @@ def _predict_files(
 def _read(run: Run, path: Path) -> np.ndarray:
     if path.is_dir():
         raise ConfigError(f"{path}: the folder has no image in it.")
+    if any(character in str(path) for character in GLOB_CHARACTERS) and not path.exists():
+        raise ConfigError(f"{path}: no file matches this pattern.")
     return read_image(path, image_size=run.config.img_size, channels=run.config.channels)
 
 

@@ -15,10 +15,8 @@ from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores
 from lrformer.metrics import (
     Interval,
     bootstrap_classification,
-    bootstrap_detection,
-    bootstrap_selective,
-    detection_metrics,
-    selective_metrics,
+    bootstrap_detection_scores,
+    bootstrap_selective_scores,
 )
 from lrformer.metrics.inputs import as_probs, as_scores, as_tensor
 from lrformer.metrics.resampling import draw_counts, weighted_mean
@@ -37,9 +35,6 @@ def evaluate(
 ) -> Scores:
     """Return every metric of a test set, of OOD sets and of corrupted versions of the test set.
 
-    On OOD sets all scores have intervals. On corrupted sets, of which there may be 75, the probabilities and the
-    default score have them, and the other scores have their value alone.
-
     Args:
         predictions: for the in-distribution test set, with labels.
         ood: by the names under which they are reported; labels are not looked at.
@@ -50,14 +45,14 @@ def evaluate(
     ood, corrupted = dict(ood or {}), dict(corrupted or {})
     _check(predictions, ood, corrupted)
     test = predictions.name
-    metrics = list(_labeled_metrics(test, predictions, config, full=True))
+    metrics = list(_labeled_metrics(test, predictions, config))
     for name, outside in ood.items():
         metrics += _confidence_metrics(name, outside, config)
-        metrics += _detection(name, predictions, outside, config, full=True)
+        metrics += _detection(name, predictions, outside, config)
     shifted: list[Metric] = []
     for name, outside in corrupted.items():
-        shifted += _labeled_metrics(name, outside, config, full=False)
-        shifted += _detection(name, predictions, outside, config, full=False)
+        shifted += _labeled_metrics(name, outside, config)
+        shifted += _detection(name, predictions, outside, config)
     sets = [_set(test, "id", predictions)]
     sets += [_set(name, "ood", entry) for name, entry in ood.items()]
     sets += [_set(name, "corrupted", entry) for name, entry in corrupted.items()]
@@ -105,13 +100,13 @@ def _check(
 
 
 def _generator(config: EvaluationConfig, *names: str) -> torch.Generator:
-    """Return the generator of one set and score: its intervals do not depend on what else is evaluated."""
+    """Return the generator of one set and purpose: its intervals do not depend on what else is evaluated."""
     # All in one hash: torch's generator on the CPU looks at the low 32 bits of a seed only.
     return make_generator(zlib.crc32("\0".join([str(config.seed), *names]).encode()))
 
 
 def _labeled_metrics(
-    name: str, predictions: Predictions, config: EvaluationConfig, *, full: bool
+    name: str, predictions: Predictions, config: EvaluationConfig
 ) -> Iterable[Metric]:
     """Yield the metrics of probabilities against labels, and of ranking by each score."""
     assert predictions.labels is not None
@@ -129,51 +124,31 @@ def _labeled_metrics(
         ),
     )
     yield from _named(name, None, _mean_intervals(name, _norms(predictions), config))
-    for score, values in predictions.scores.items():
-        if full or score == predictions.default_score:
-            ranked = bootstrap_selective(
-                values,
-                predictions.probs,
-                predictions.labels,
-                generator=_generator(config, name, score),
-                coverages=config.coverages,
-                **bootstrap,
-            )
-            yield from _named(name, score, ranked)
-            continue
-        plain = selective_metrics(
-            values, predictions.probs, predictions.labels, coverages=config.coverages
-        )
-        yield Metric(dataset=name, score=score, name="aurc", value=plain.aurc)
-        for share, value in zip(plain.coverages, plain.accuracies, strict=True):
-            yield Metric(dataset=name, score=score, name=f"accuracy_at_{share:g}", value=value)
+    ranked = bootstrap_selective_scores(
+        predictions.scores,
+        predictions.probs,
+        predictions.labels,
+        generator=_generator(config, name, "selective"),
+        coverages=config.coverages,
+        **bootstrap,
+    )
+    for score, intervals in ranked.items():
+        yield from _named(name, score, intervals)
 
 
 def _detection(
-    name: str, inside: Predictions, outside: Predictions, config: EvaluationConfig, *, full: bool
+    name: str, inside: Predictions, outside: Predictions, config: EvaluationConfig
 ) -> Iterable[Metric]:
     """Yield how well each score tells `outside` from `inside`."""
-    for score, values in inside.scores.items():
-        other = outside.scores[score]
-        if full or score == inside.default_score:
-            found = bootstrap_detection(
-                values,
-                other,
-                generator=_generator(config, name, score, "detection"),
-                num_draws=config.num_draws,
-                level=config.level,
-            )
-            yield from _named(name, score, found)
-            continue
-        plain = detection_metrics(values, other)
-        for metric in (
-            "auroc",
-            "aupr_ood_positive",
-            "aupr_id_positive",
-            "fpr95_ood_positive",
-            "fpr95_id_positive",
-        ):
-            yield Metric(dataset=name, score=score, name=metric, value=getattr(plain, metric))
+    found = bootstrap_detection_scores(
+        inside.scores,
+        outside.scores,
+        generator=_generator(config, name, "detection"),
+        num_draws=config.num_draws,
+        level=config.level,
+    )
+    for score, intervals in found.items():
+        yield from _named(name, score, intervals)
 
 
 def _confidence_metrics(

@@ -1,12 +1,18 @@
 """One evaluation as a folder: figures in `metrics.json`, predictions and images in `evaluation/`. A report needs no more."""
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lrformer.evaluation.gallery import Gallery
 from lrformer.evaluation.predictions import Predictions
 from lrformer.evaluation.scores import Scores, load_scores, save_scores
+from lrformer.training.atomic_files import replace_file
+from lrformer.training.journal import read_log
+from lrformer.training.run_folder import LOG_FILE
 
 FOLDER = "evaluation"
 TEST_FILE = "test.npz"
@@ -18,12 +24,16 @@ class Results:
     """What an evaluation found: the figures, the predictions behind them, and images to look at.
 
     The predictions for corrupted sets are not kept: they are many, and can be made again from their seed.
+
+    Attributes:
+        history: the log of the run, an entry for each epoch; nothing where the predictions are somebody else's.
     """
 
     scores: Scores
     test: Predictions
     ood: dict[str, Predictions] = field(default_factory=dict)
     gallery: Gallery = field(default_factory=Gallery)
+    history: tuple[Mapping[str, Any], ...] = ()
 
     def save(self, folder: str | Path) -> Path:
         """Return `folder`, in which everything now lies; the figures are written last."""
@@ -35,6 +45,9 @@ class Results:
         for number, (name, predictions) in enumerate(self.ood.items()):
             predictions.save(place / _file_name(number, name))
         self.gallery.save(place / GALLERY_FILE)
+        # Also when the folder is the run's: results may be moved, and the report needs them alone.
+        lines = "".join(f"{json.dumps(dict(entry))}\n" for entry in self.history)
+        replace_file(place / LOG_FILE, lines.encode())
         save_scores(self.scores, folder)
         return folder
 
@@ -52,6 +65,7 @@ class Results:
                 for number, name in enumerate(names)
             },
             gallery=Gallery.load(place / GALLERY_FILE),
+            history=tuple(read_log(place if (place / LOG_FILE).is_file() else Path(folder))),
         )
 
 

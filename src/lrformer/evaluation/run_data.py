@@ -55,7 +55,7 @@ def load_ood_split(
     """
     if spec == OTHER_CLASSES:
         return OTHER_CLASSES, _load_other_classes(config, root=root)
-    place, split = _parse(spec)
+    place, split = parse_place(spec)
     if split is None:
         names = list_splits(place, root=root or config.train.root)
         split = next((name for name in ("test", "val") if name in names), names[0])
@@ -83,7 +83,7 @@ def parse_corruptions(specs: Sequence[str]) -> list[tuple[str, int]]:
     return list(wanted)
 
 
-def _parse(spec: str) -> tuple[str, str | None]:
+def parse_place(spec: str) -> tuple[str, str | None]:
     """Return place and split of `PLACE` or `PLACE:SPLIT`; a place with a colon in its name is still a place."""
     if spec in DATASETS or Path(spec).expanduser().is_dir():
         return spec, None

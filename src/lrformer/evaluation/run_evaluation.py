@@ -25,6 +25,7 @@ from lrformer.evaluation.run_data import (
     parse_corruptions,
 )
 from lrformer.training import Run, load_run
+from lrformer.training.journal import read_log
 
 
 def choose_device(device: str) -> torch.device:
@@ -136,7 +137,8 @@ def evaluate_run(
         config=config,
         about=_about(run, test, is_calibrated=is_calibrated),
     )
-    return Results(scores=scores, test=known, ood=outside, gallery=gallery)
+    history = tuple(read_log(run.path))
+    return Results(scores=scores, test=known, ood=outside, gallery=gallery, history=history)
 
 
 def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:

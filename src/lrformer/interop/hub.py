@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lrformer._version import __version__
-from lrformer.core import ConfigError, UnsupportedModelError, from_record, to_record
+from lrformer.core import ConfigError, LRFormerError, UnsupportedModelError, from_record, to_record
 from lrformer.interop.convert import Conversion, conversion_of, reapply
 from lrformer.interop.kinds import KINDS
 from lrformer.interop.structure import first_difference
@@ -20,6 +20,10 @@ from lrformer.interop.structure import first_difference
 SCHEMA = 1
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+
+
+class ModelFileError(LRFormerError, OSError):
+    """A file of a model that could not be written; what stood there before is still there."""
 
 
 def save(
@@ -35,6 +39,11 @@ def save(
         model_kwargs: Arguments of the model's constructor that cannot be read off the model, such as
             `{"drop_path_rate": 0.1}`.
     """
+    folder = _checked_folder(folder)
+    if model_kwargs is not None and not isinstance(model_kwargs, dict):
+        raise ConfigError(
+            f"model_kwargs ({model_kwargs!r}) must be a dict, such as {{'drop_path_rate': 0.1}}."
+        )
     kind = next((name for name in KINDS if KINDS[name].recognizes(model)), None)
     if kind is None:
         raise UnsupportedModelError(
@@ -55,11 +64,36 @@ def save(
 
     weights = to_bytes(_plain_tensors(model))
     config["weights"] = {"sha256": hashlib.sha256(weights).hexdigest()}
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace_file(folder / WEIGHTS_FILE, weights)
-    _replace_file(folder / CONFIG_FILE, (json.dumps(config, indent=1) + "\n").encode())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace_file(folder / WEIGHTS_FILE, weights)
+        _replace_file(folder / CONFIG_FILE, (json.dumps(config, indent=1) + "\n").encode())
+    except OSError as error:
+        raise ModelFileError(
+            f"the model cannot be saved in {folder} ({error.strerror or error}); make room, or choose "
+            "a folder that can be written."
+        ) from error
     return folder
+
+
+def _checked_folder(folder: Any) -> Path:
+    """Return where a model is to be saved, or raise if something else is there: a trained run is not written over."""
+    if not isinstance(folder, str | os.PathLike):
+        raise ConfigError(f"folder ({folder!r}) must be a path, such as 'models/mine'.")
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; a model is saved as a folder. Choose another name.")
+    if (path / CONFIG_FILE).is_file():
+        try:
+            kind = json.loads((path / CONFIG_FILE).read_bytes()).get("kind")
+        except (OSError, ValueError, AttributeError):
+            kind = None
+        if kind not in KINDS:
+            raise ConfigError(
+                f"{path} has a {CONFIG_FILE} that is not a saved model's (kind {kind!r}); choose "
+                "another folder."
+            )
+    return path
 
 
 def load(folder: str | os.PathLike[str]) -> nn.Module:

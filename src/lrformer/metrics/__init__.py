@@ -5,7 +5,9 @@ from lrformer.metrics.bootstrap import (
     SeedInterval,
     bootstrap_classification,
     bootstrap_detection,
+    bootstrap_detection_scores,
     bootstrap_selective,
+    bootstrap_selective_scores,
     seed_interval,
 )
 from lrformer.metrics.calibration import (
@@ -66,7 +68,9 @@ __all__ = [
     "auroc",
     "bootstrap_classification",
     "bootstrap_detection",
+    "bootstrap_detection_scores",
     "bootstrap_selective",
+    "bootstrap_selective_scores",
     "brier_score",
     "calibration_metrics",
     "class_wise_calibration_error",

@@ -1,7 +1,7 @@
 """Intervals: by bootstrap over the samples of one run, and by Student's t over the seeds of several."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +15,16 @@ from lrformer.metrics.calibration import (
     ece_equal_mass_draws,
     ece_equal_width_draws,
 )
-from lrformer.metrics.detection import aupr_draws, auroc_draws, flagged_counts, fpr_draws
+from lrformer.metrics.detection import (
+    aupr_draws,
+    auroc_draws,
+    flagged_counts,
+    fpr_draws,
+    rank_both,
+)
 from lrformer.metrics.inputs import Array, as_num_bins, as_predictions, as_scores, as_share
 from lrformer.metrics.overconfidence import DEFAULT_THRESHOLD, overconfidence_draws, row_norms
-from lrformer.metrics.resampling import draw_counts, weighted_mean, whole_sample
+from lrformer.metrics.resampling import draw_counts, rank, weighted_mean, whole_sample
 from lrformer.metrics.scoring import brier_losses, correctness, log_losses
 from lrformer.metrics.selective import (
     DEFAULT_COVERAGES,
@@ -32,7 +38,10 @@ DEFAULT_LEVEL = 0.95
 # Counts are held for so many (draws x samples) at a time: 8 MiB, near to what a cache holds.
 COUNTS_AT_A_TIME = 2**20
 
-Draws = dict[str, Float[Tensor, " draws"]]
+# What a metric that ranks by no score is filed under.
+PROBABILITIES = ""
+
+Draws = dict[tuple[str, str], Float[Tensor, " draws"]]  # by score and metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +95,20 @@ def bootstrap_classification(
         means["logit_norm"] = row_norms(logits)
         _check_same_length(means["logit_norm"], truth, name="logits")
 
-    def measure(counts: Tensor) -> Draws:
+    def measure(drawn: Tensor) -> Draws:
+        counts = drawn.double()
         wrong_figures = overconfidence_draws(counts, confidence, 1 - correct, threshold=bound)
-        return {
+        draws = {
             **{name: weighted_mean(counts, values) for name, values in means.items()},
             "ece_equal_width": ece_equal_width_draws(counts, checked, truth, num_bins=bins),
             "ece_equal_mass": ece_equal_mass_draws(counts, checked, truth, num_bins=bins),
             "ece_class_wise": ece_class_wise_draws(counts, checked, truth, num_bins=bins),
             **{f"overconfidence_{name}": draws for name, draws in wrong_figures.items()},
         }
+        return {(PROBABILITIES, name): values for name, values in draws.items()}
 
-    return _intervals(measure, (len(truth),), generator, num_draws, level)
+    intervals = _intervals(measure, (len(truth),), generator, num_draws, level)
+    return _by_score(intervals, [PROBABILITIES])[PROBABILITIES]
 
 
 def bootstrap_selective(
@@ -110,19 +122,49 @@ def bootstrap_selective(
     level: float = DEFAULT_LEVEL,
 ) -> dict[str, Interval]:
     """Return the intervals of AURC and of the accuracy at each coverage, for one uncertainty score."""
+    alone = bootstrap_selective_scores(
+        {"uncertainty": uncertainty},
+        probs,
+        labels,
+        generator=generator,
+        coverages=coverages,
+        num_draws=num_draws,
+        level=level,
+    )
+    return alone["uncertainty"]
+
+
+def bootstrap_selective_scores(
+    scores: Mapping[str, Array],
+    probs: Array,
+    labels: Array,
+    *,
+    generator: torch.Generator,
+    coverages: tuple[float, ...] = DEFAULT_COVERAGES,
+    num_draws: int = DEFAULT_NUM_DRAWS,
+    level: float = DEFAULT_LEVEL,
+) -> dict[str, dict[str, Interval]]:
+    """Return the intervals of `bootstrap_selective` for several scores, which all see the same draws."""
     checked, truth = as_predictions(probs, labels)
-    scores = as_scores(uncertainty, name="uncertainty")
-    _check_same_length(scores, truth, name="uncertainty")
+    rankings = {}
+    for name, values in scores.items():
+        uncertainty = as_scores(values, name=name)
+        _check_same_length(uncertainty, truth, name=name)
+        rankings[name] = rank(uncertainty)
     shares = tuple(as_share(coverage, name="coverage") for coverage in coverages)
     correct = correctness(checked, truth)
 
     def measure(counts: Tensor) -> Draws:
-        accepted = accepted_counts(counts, scores, correct)
-        accuracies = accuracy_at_coverage_draws(accepted, shares).unbind(dim=1)
-        named = {f"accuracy_at_{s:g}": a for s, a in zip(shares, accuracies, strict=True)}
-        return {"aurc": aurc_draws(accepted), **named}
+        draws: Draws = {}
+        for name, ranking in rankings.items():
+            accepted = accepted_counts(counts, ranking, correct)
+            draws[name, "aurc"] = aurc_draws(accepted)
+            accuracies = accuracy_at_coverage_draws(accepted, shares).unbind(dim=1)
+            for share, accuracy in zip(shares, accuracies, strict=True):
+                draws[name, f"accuracy_at_{share:g}"] = accuracy
+        return draws
 
-    return _intervals(measure, (len(truth),), generator, num_draws, level)
+    return _by_score(_intervals(measure, (len(truth),), generator, num_draws, level), scores)
 
 
 def bootstrap_detection(
@@ -134,20 +176,53 @@ def bootstrap_detection(
     level: float = DEFAULT_LEVEL,
 ) -> dict[str, Interval]:
     """Return the intervals of AUROC, AUPR and FPR at 95% TPR in both directions; both sets are resampled."""
-    inside = as_scores(id_scores, name="id_scores")
-    outside = as_scores(ood_scores, name="ood_scores")
+    alone = bootstrap_detection_scores(
+        {"scores": id_scores},
+        {"scores": ood_scores},
+        generator=generator,
+        num_draws=num_draws,
+        level=level,
+    )
+    return alone["scores"]
+
+
+def bootstrap_detection_scores(
+    id_scores: Mapping[str, Array],
+    ood_scores: Mapping[str, Array],
+    *,
+    generator: torch.Generator,
+    num_draws: int = DEFAULT_NUM_DRAWS,
+    level: float = DEFAULT_LEVEL,
+) -> dict[str, dict[str, Interval]]:
+    """Return the intervals of `bootstrap_detection` for several scores, which all see the same draws."""
+    rankings, sizes = {}, set()
+    for name in id_scores:
+        inside = as_scores(id_scores[name], name=f"id_{name}")
+        outside = as_scores(ood_scores[name], name=f"ood_{name}")
+        rankings[name] = rank_both(inside, outside)
+        sizes.add((len(inside), len(outside)))
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"the scores are of sets of different sizes ({sorted(sizes)}); give one value of each "
+            "score for each sample."
+        )
+    if not sizes:
+        return {}
 
     def measure(id_counts: Tensor, ood_counts: Tensor) -> Draws:
-        flagged = flagged_counts(id_counts, ood_counts, inside, outside)
-        return {
-            "auroc": auroc_draws(flagged),
-            "aupr_ood_positive": aupr_draws(flagged, positive="ood"),
-            "aupr_id_positive": aupr_draws(flagged, positive="id"),
-            "fpr95_ood_positive": fpr_draws(flagged, tpr=0.95, positive="ood"),
-            "fpr95_id_positive": fpr_draws(flagged, tpr=0.95, positive="id"),
-        }
+        draws: Draws = {}
+        for name, ranking in rankings.items():
+            flagged = flagged_counts(id_counts, ood_counts, ranking)
+            draws[name, "auroc"] = auroc_draws(flagged)
+            for positive in ("ood", "id"):
+                draws[name, f"aupr_{positive}_positive"] = aupr_draws(flagged, positive=positive)
+            for positive in ("ood", "id"):
+                draws[name, f"fpr95_{positive}_positive"] = fpr_draws(
+                    flagged, tpr=0.95, positive=positive
+                )
+        return draws
 
-    return _intervals(measure, (len(inside), len(outside)), generator, num_draws, level)
+    return _by_score(_intervals(measure, sizes.pop(), generator, num_draws, level), id_scores)
 
 
 def seed_interval(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> SeedInterval:
@@ -176,14 +251,14 @@ def _intervals(
     generator: torch.Generator,
     num_draws: int,
     level: float,
-) -> dict[str, Interval]:
+) -> dict[tuple[str, str], Interval]:
     """Return the percentile interval of everything that `measure` makes of the counts of each set."""
     level = _as_level(level)
     if num_draws < 1:
         raise ConfigError(f"num_draws ({num_draws}) must be at least 1; 1000 is usual.")
     estimates = {name: float(draw) for name, draw in measure(*map(whole_sample, sizes)).items()}
     step = max(1, COUNTS_AT_A_TIME // sum(sizes))
-    parts: dict[str, list[Tensor]] = {name: [] for name in estimates}
+    parts: dict[tuple[str, str], list[Tensor]] = {name: [] for name in estimates}
     for start in range(0, num_draws, step):
         draws = min(step, num_draws - start)
         counts = [draw_counts(draws, size, generator=generator) for size in sizes]
@@ -194,11 +269,21 @@ def _intervals(
     for name, value in estimates.items():
         if math.isnan(value):
             continue
-        low, high = torch.cat(parts[name]).nanquantile(tails).tolist()
+        low, high = torch.cat(parts[name]).double().nanquantile(tails).tolist()
         intervals[name] = Interval(
             value=value, low=low, high=high, level=level, num_draws=num_draws
         )
     return intervals
+
+
+def _by_score(
+    intervals: Mapping[tuple[str, str], Interval], scores: Iterable[str]
+) -> dict[str, dict[str, Interval]]:
+    """Return the intervals of each score under the names of the metrics."""
+    return {
+        score: {name: interval for (of, name), interval in intervals.items() if of == score}
+        for score in scores
+    }
 
 
 def _as_level(level: float) -> float:

@@ -87,15 +87,17 @@ def ece_equal_mass_draws(
 ) -> Float[Tensor, " draws"]:
     """Return the equal-mass calibration error of every draw, whose bins are cut anew in each."""
     confidence = probs.amax(dim=1)
-    order, is_end = rank(confidence)
-    weights = counts[:, order]
-    gaps = (confidence - correctness(probs, labels))[order]
+    ranking = rank(confidence)
+    weights = counts.index_select(1, ranking.order).double()
+    gaps = (confidence - correctness(probs, labels))[ranking.order]
     num_samples = len(probs)
     small, larger = divmod(num_samples, num_bins)
     sizes = torch.full((num_bins,), small, dtype=torch.float64)
     sizes[:larger] += 1
     sums = sums_at(
-        sizes[sizes > 0].cumsum(0), cumulate(weights, is_end), cumulate(weights * gaps, is_end)
+        sizes[sizes > 0].cumsum(0),
+        cumulate(weights, ranking.ends),
+        cumulate(weights * gaps, ranking.ends),
     )
     return torch.nn.functional.pad(sums, (1, 0)).diff(dim=1).abs().sum(dim=1) / num_samples
 

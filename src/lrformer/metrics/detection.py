@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lrformer.core import ConfigError
 from lrformer.metrics.inputs import Array, as_scores, as_share
-from lrformer.metrics.resampling import cumulate, rank, whole_sample
+from lrformer.metrics.resampling import Ranking, cumulate, rank, whole_sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,24 +52,30 @@ class Flagged:
 
 
 def flagged_counts(
-    id_counts: Float[Tensor, "draws b"],
-    ood_counts: Float[Tensor, "draws o"],
-    id_scores: Float[Tensor, " b"],
-    ood_scores: Float[Tensor, " o"],
+    id_counts: Float[Tensor, "draws b"], ood_counts: Float[Tensor, "draws o"], ranking: Ranking
 ) -> Flagged:
-    """Return the cumulated counts of every draw, the most uncertain group first, after a column of zeros."""
-    order, is_end = rank(-torch.cat([id_scores, ood_scores]))
-    weights = torch.cat([id_counts, ood_counts], dim=1)[:, order]
-    is_ood = (order >= len(id_scores)).double()
-    ood = cumulate(weights * is_ood, is_end)
-    return Flagged(id=cumulate(weights, is_end) - ood, ood=ood)
+    """Return the cumulated counts of every draw, the most uncertain group first, after a column of zeros.
+
+    Args:
+        ranking: of both sets together, from `rank_both`.
+    """
+    weights = torch.cat([id_counts, ood_counts], dim=1).index_select(1, ranking.order)
+    is_ood = (ranking.order >= id_counts.shape[1]).to(weights.dtype)
+    ood = cumulate(weights * is_ood, ranking.ends)
+    return Flagged(id=cumulate(weights, ranking.ends) - ood, ood=ood)
+
+
+def rank_both(id_scores: Float[Tensor, " b"], ood_scores: Float[Tensor, " o"]) -> Ranking:
+    """Return the samples of both sets, ID first, from the most to the least uncertain."""
+    return rank(-torch.cat([id_scores, ood_scores]))
 
 
 def auroc_draws(flagged: Flagged) -> Float[Tensor, " draws"]:
     """Return the area under the ROC curve of every draw; equal scores count half."""
     num_id, num_ood = flagged.id[:, -1], flagged.ood[:, -1]
     unflagged = num_id[:, None] - (flagged.id[:, 1:] + flagged.id[:, :-1]) / 2
-    return (flagged.ood.diff(dim=1) * unflagged).sum(dim=1) / (num_id * num_ood)
+    area = (flagged.ood.diff(dim=1) * unflagged).sum(dim=1, dtype=torch.float64)
+    return area / (num_id.double() * num_ood)
 
 
 def aupr_draws(flagged: Flagged, *, positive: str) -> Float[Tensor, " draws"]:
@@ -83,7 +89,7 @@ def aupr_draws(flagged: Flagged, *, positive: str) -> Float[Tensor, " draws"]:
         gained = hits.diff(dim=1)
         found, beside = hits[:, -1:] - hits[:, :-1], others[:, -1:] - others[:, :-1]
     precision = found / (found + beside).clamp_min(1)
-    return (gained * precision).sum(dim=1) / hits[:, -1]
+    return (gained * precision).sum(dim=1, dtype=torch.float64) / hits[:, -1]
 
 
 def fpr_draws(flagged: Flagged, *, tpr: float, positive: str) -> Float[Tensor, " draws"]:
@@ -99,19 +105,21 @@ def fpr_draws(flagged: Flagged, *, tpr: float, positive: str) -> Float[Tensor, "
         spare = hits[:, -1:] - _enough(hits[:, -1:], tpr)
         last = torch.searchsorted(hits, spare, right=True) - 1
         false = others[:, -1:] - others.gather(1, last)
-    return (false / others[:, -1:])[:, 0]
+    return (false.double() / others[:, -1:])[:, 0]
 
 
 def _enough(total: Float[Tensor, "draws 1"], share: float) -> Float[Tensor, "draws 1"]:
     """Return how many of `total` are at least `share` of them; a last bit above a whole number is not one more."""
-    return (total * share - 1e-9 * total).ceil()
+    wide = total.double()
+    return (wide * share - 1e-9 * wide).ceil().to(total.dtype)
 
 
 def _flagged(id_scores: Array, ood_scores: Array) -> Flagged:
     """Return the ranking of the data themselves, after checking both sets of scores."""
     inside = as_scores(id_scores, name="id_scores")
     outside = as_scores(ood_scores, name="ood_scores")
-    return flagged_counts(whole_sample(len(inside)), whole_sample(len(outside)), inside, outside)
+    counts = whole_sample(len(inside)), whole_sample(len(outside))
+    return flagged_counts(*counts, rank_both(inside, outside))
 
 
 def auroc(id_scores: Array, ood_scores: Array) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lrformer.core import ConfigError
 from lrformer.metrics.inputs import Array, as_predictions, as_scores, as_share
-from lrformer.metrics.resampling import cumulate, rank, sums_at, whole_sample
+from lrformer.metrics.resampling import Ranking, cumulate, rank, sums_at, whole_sample
 from lrformer.metrics.scoring import correctness
 
 DEFAULT_COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -40,16 +40,17 @@ class Accepted:
 
 
 def accepted_counts(
-    counts: Float[Tensor, "draws b"],
-    uncertainty: Float[Tensor, " b"],
-    correct: Float[Tensor, " b"],
+    counts: Float[Tensor, "draws b"], ranking: Ranking, correct: Float[Tensor, " b"]
 ) -> Accepted:
-    """Return the cumulated counts of every draw, the most certain group first, after a column of zeros."""
-    order, is_end = rank(uncertainty)
-    weights = counts[:, order]
+    """Return the cumulated counts of every draw, the most certain group first, after a column of zeros.
+
+    Args:
+        ranking: by uncertainty.
+    """
+    weights = counts.index_select(1, ranking.order).double()
     return Accepted(
-        samples=cumulate(weights, is_end),
-        errors=cumulate(weights * (1 - correct[order]), is_end),
+        samples=cumulate(weights, ranking.ends),
+        errors=cumulate(weights * (1 - correct[ranking.order]), ranking.ends),
     )
 
 
@@ -89,7 +90,7 @@ def _accepted(uncertainty: Array, probs: Array, labels: Array) -> Accepted:
             f"uncertainty has {len(scores)} samples but there are {len(truth)} predictions; "
             "give one score for each."
         )
-    return accepted_counts(whole_sample(len(truth)), scores, correctness(checked, truth))
+    return accepted_counts(whole_sample(len(truth)), rank(scores), correctness(checked, truth))
 
 
 def aurc(uncertainty: Array, probs: Array, labels: Array) -> float:

@@ -46,7 +46,7 @@ def _card(entry: GalleryEntry, image: UInt8[np.ndarray, "height width channel"])
     tiny = ' class="tiny"' if max(image.shape[:2]) <= TINY else ""
     alt = f"{entry.dataset}, row {entry.row}, predicted {entry.predicted}"
     return (
-        f'<figure><img{tiny} src="{data_uri(image)}" alt="{escape(alt, quote=True)}" loading="lazy">'
+        f'<figure><img{tiny} src="{data_uri(image)}" alt="{escape(alt, quote=True)}">'
         f"<figcaption>{verdict}<br>p = {entry.probability:.3f}, uncertainty {entry.uncertainty:.3g}"
         f"<br><small>{where}</small></figcaption></figure>"
     )

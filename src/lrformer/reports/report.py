@@ -20,6 +20,7 @@ from lrformer.reports.findings import findings, tiles
 from lrformer.reports.images import image_grid
 from lrformer.reports.page import figure, page
 from lrformer.reports.tables import corrupted_table, known_table, ood_table, score_table, table
+from lrformer.reports.training_figures import training_figures
 from lrformer.training.atomic_files import replace_file
 
 REPORT_FILE = "report.html"
@@ -60,6 +61,8 @@ def render_report(results: Results, *, title: str) -> str:
         sections.append(_corrupted_section(scores))
     if results.gallery.entries:
         sections.append(_image_section(results))
+    if curves := training_figures(results.history):
+        sections.append(_training_section(results, curves))
     sections += [_run_section(scores), _convention_section(scores)]
     opening = f'{tiles(scores)}<ul class="findings">{said}</ul>'
     return page(title=title, sections=sections, opening=opening)
@@ -156,6 +159,16 @@ def _image_section(results: Results) -> Section:
                 f"is surest.</p>{grid}"
             )
     return "images", "Images to look at", "".join(parts)
+
+
+def _training_section(results: Results, curves: str) -> Section:
+    stages = {entry.get("stage", 0) for entry in results.history}
+    members = f", one line for each of {len(stages)} members" if len(stages) > 1 else ""
+    content = (
+        f"<p>What the run wrote into its log after every epoch{members}; the temperature, which is fitted at the "
+        f'end, is not in these figures.</p><div class="figures">{curves}</div>'
+    )
+    return "training", "How it was trained", content
 
 
 def _run_section(scores: Scores) -> Section:

@@ -1,5 +1,6 @@
 """A heat map of uncertainty over the plane: where a model is sure, and where it knows that it does not know."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from lrformer.core import ConfigError, make_generator
 from lrformer.heads import Predictive
 from lrformer.methods import Method
 from lrformer.training import Run, load_run
+from lrformer.training.atomic_files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,9 +59,12 @@ def plot_uncertainty(
         seed: of the draws of a sampling method.
     """
     data = None if points is None else _points(points)
+    groups = _groups(data, labels)
     low_x, high_x, low_y, high_y = _extent(extent, data)
-    if resolution < 2:
-        raise ConfigError(f"resolution ({resolution}) must be at least 2.")
+    if not isinstance(resolution, int) or resolution < 2:
+        raise ConfigError(f"resolution ({resolution!r}) must be a whole number, at least 2.")
+    paths = _files(save)
+    _check_axes(axes)
     horizontal = np.linspace(low_x, high_x, resolution)
     vertical = np.linspace(low_y, high_y, resolution)
     grid = np.stack(np.meshgrid(horizontal, vertical), axis=-1).reshape(-1, 2)
@@ -82,14 +87,16 @@ def plot_uncertainty(
         cmap=COLOR_MAP.removesuffix("_r") if is_sure else COLOR_MAP,
         interpolation="bilinear",
     )
-    if data is not None:
-        _draw_points(axes, data, labels)
+    for number, rows in enumerate(groups):
+        color = POINT_COLORS[number % len(POINT_COLORS)]
+        axes.scatter(*rows.T, s=9, color=color, edgecolors="white", linewidths=0.25)
     axes.set(xlim=(low_x, high_x), ylim=(low_y, high_y), title=title or "")
     end = "yellow: sure, blue: unsure"
     figure.colorbar(image, ax=axes, label=f"{name} ({end})")
-    for path in (save,) if isinstance(save, str | Path) else save:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=200)
+    for path in paths:
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=200)
+        replace_file(path, drawn.getvalue())
     return figure
 
 
@@ -108,6 +115,11 @@ def uncertainty_on(
     parts = []
     for block in torch.from_numpy(np.asarray(points, dtype=np.float32)).split(POINTS_AT_A_TIME):
         predictive = predict(block)
+        if not isinstance(predictive, Predictive):
+            raise ConfigError(
+                f"the model returned a {type(predictive).__name__}; it must return a Predictive, such as "
+                "lambda x: Predictive(logits=model(x))."
+            )
         value = predictive.probs.amax(-1) if name == CONFIDENCE else predictive.uncertainty(name)
         parts.append(value.detach().double().cpu().numpy())
     return np.concatenate(parts), name
@@ -136,19 +148,48 @@ def _predictor(
 
 
 def _points(points: Any) -> Float[np.ndarray, "n 2"]:
-    data = np.asarray(points.cpu() if isinstance(points, Tensor) else points, dtype=np.float64)
+    data = _array("points", points, dtype=np.float64)
     if data.ndim != 2 or data.shape[1] != 2 or len(data) == 0:
         raise ConfigError(f"points has shape {data.shape}; it must be (points, 2), not empty.")
+    if not np.isfinite(data).all():
+        raise ConfigError("points has NaN or infinite entries; leave those points out.")
     return data
+
+
+def _array(name: str, values: Any, *, dtype: Any = None) -> np.ndarray:
+    try:
+        return np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} must be an array of numbers ({error}).") from error
+
+
+def _groups(data: np.ndarray | None, labels: Any) -> list[Float[np.ndarray, "n 2"]]:
+    """Return the points of each label, in the order of the labels."""
+    if data is None:
+        if labels is not None:
+            raise ConfigError(
+                "labels are given without points; give the points that they belong to."
+            )
+        return []
+    if labels is None:
+        return [data]
+    truth = _array("labels", labels)
+    if truth.shape != (len(data),):
+        raise ConfigError(
+            f"labels has shape {truth.shape}; it must be ({len(data)},), one for each point."
+        )
+    return [data[truth == label] for label in np.unique(truth)]
 
 
 def _extent(extent: Extent | None, data: np.ndarray | None) -> Extent:
     """Return the part of the plane to show: what was asked for, or the data with as much room again around them."""
     if extent is not None:
-        low_x, high_x, low_y, high_y = extent
-        if not (low_x < high_x and low_y < high_y):
+        edges = _array("extent", extent, dtype=np.float64)
+        is_whole = edges.shape == (4,) and np.isfinite(edges).all()
+        if not is_whole or edges[0] >= edges[1] or edges[2] >= edges[3]:
             raise ConfigError(f"extent ({extent}) must be (x low, x high, y low, y high).")
-        return extent
+        low_x, high_x, low_y, high_y = edges.tolist()
+        return low_x, high_x, low_y, high_y
     if data is None:
         raise ConfigError(
             "give points or extent: one of them says which part of the plane to show."
@@ -159,16 +200,31 @@ def _extent(extent: Extent | None, data: np.ndarray | None) -> Extent:
     return float(low_x), float(high_x), float(low_y), float(high_y)
 
 
-def _draw_points(axes: "Axes", data: np.ndarray, labels: Any) -> None:
-    if labels is None:
-        groups = [np.arange(len(data))]
-    else:
-        truth = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-        if truth.shape != (len(data),):
+def _files(save: Any) -> list[Path]:
+    """Return the files to write, or raise if one cannot be a picture: before anything is predicted."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    paths = []
+    for path in save if isinstance(save, list | tuple) else (save,):
+        if not isinstance(path, str | Path):
+            raise ConfigError(f"save ({path!r}) must be a path, or several, such as 'map.png'.")
+        path = Path(path)
+        if path.is_dir():
+            raise ConfigError(f"save ({path}) is a folder; name a file in it, such as map.png.")
+        if path.suffix[1:].lower() not in known:
             raise ConfigError(
-                f"labels has shape {truth.shape}; it must be ({len(data)},), one for each point."
+                f"save ({path}) must end in the format of the picture: .png, .svg, .pdf or another "
+                f"of {', '.join(known)}."
             )
-        groups = [np.flatnonzero(truth == label) for label in np.unique(truth)]
-    for number, rows in enumerate(groups):
-        color = POINT_COLORS[number % len(POINT_COLORS)]
-        axes.scatter(*data[rows].T, s=9, color=color, edgecolors="white", linewidths=0.25)
+        paths.append(path)
+    return paths
+
+
+def _check_axes(axes: Any) -> None:
+    from matplotlib.axes import Axes
+
+    if axes is not None and not isinstance(axes, Axes):
+        raise ConfigError(
+            f"axes is a {type(axes).__name__}; it must be matplotlib's Axes, or None."
+        )

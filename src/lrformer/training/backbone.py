@@ -1,6 +1,6 @@
 """From names to modules: the backbone that a config asks for, its record in the run, and the method around it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,11 @@ from lrformer.training.config import TrainConfig
 MODEL_FOR_POINTS = "lrformer_two_moons"
 MODEL_FOR_TINY_IMAGES = "lrformer_digits"
 MODEL_FOR_IMAGES = "lrformer_compact_32"
+# Fewer images than these need neither the width nor the 256 tokens of the compact preset, nor its time on a CPU.
+FEW_IMAGES = 4096
+SETTINGS_FOR_FEW_IMAGES = {"num_convs": 2, "embed_dim": 128, "depth": 4}
+# Patches of 2 overfit so few images as there are digits.
+SETTINGS_FOR_TINY_IMAGES = {"patch_size": 4}
 CONVERSION_SETTINGS = ("attention", "alpha", "tie_qk", "normalizer", "length_free", "key_scale")
 
 
@@ -59,14 +64,25 @@ def describe_backbone(backbone: nn.Module, config: TrainConfig) -> BackboneRecor
     )
 
 
-def choose_model(name: str, split: Split) -> str:
-    """Return `name`, or for "auto" the preset that suits the samples of `split`."""
-    if name != "auto":
-        return name
+def choose_model(split: Split) -> tuple[str, dict[str, Any]]:
+    """Return the preset that suits the samples of `split`, and what to change in it."""
     if not split.is_image:
-        return MODEL_FOR_POINTS
-    is_tiny = split.x.shape[1:] == (8, 8, 1)
-    return MODEL_FOR_TINY_IMAGES if is_tiny else MODEL_FOR_IMAGES
+        return MODEL_FOR_POINTS, {}
+    if split.x.shape[1:] == (8, 8, 1):
+        return MODEL_FOR_TINY_IMAGES, SETTINGS_FOR_TINY_IMAGES
+    return MODEL_FOR_IMAGES, SETTINGS_FOR_FEW_IMAGES if len(split) < FEW_IMAGES else {}
+
+
+def resolve_model(config: TrainConfig, split: Split) -> TrainConfig:
+    """Return `config` with the model that "auto" stands for; overrides of the user's win.
+
+    With a run to start from it is the plain preset, since the weights must fit.
+    """
+    if config.model != "auto" or is_timm_name(config.start):
+        return config
+    model, suggested = choose_model(split)
+    overrides = {**(suggested if config.start is None else {}), **config.model_overrides}
+    return replace(config, model=model, model_overrides=overrides)
 
 
 def preset_image_size(config: TrainConfig) -> int | None:
@@ -85,7 +101,8 @@ def create_backbone(config: TrainConfig, split: Split) -> nn.Module:
     """
     if is_timm_name(config.start):
         return _convert_timm(config, split)
-    settings: Any = PRESETS[choose_model(config.model, split)]
+    config = resolve_model(config, split)
+    settings: Any = PRESETS[config.model]
     changes = dict(config.model_overrides)
     tokens = getattr(settings, "tokens", settings)
     width = split.x.shape[-1]

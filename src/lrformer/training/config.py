@@ -12,6 +12,9 @@ LOSSES = ("cross_entropy", "binary_cross_entropy")
 PRECISIONS = ("auto", "float32", "bfloat16")
 LONGEST_WARMUP_EPOCHS = 5.0
 WARMUP_SHARE = 0.1
+LARGEST_DEFAULT_BATCH = 128
+SMALLEST_DEFAULT_BATCH = 8
+LEAST_STEPS_PER_EPOCH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,8 @@ class TrainConfig:
         method: a name from `list_methods()`.
         method_overrides: fields of the method's config.
         epochs: of every stage; an ensemble has one stage for each member.
-        batch_size: images of one optimizer step, over all processes and pieces.
+        batch_size: images of one optimizer step, over all processes and pieces; None is `default_batch_size` of the
+            training set.
         accumulate: pieces in which a process takes its part of a batch; more need less memory.
         loss: for methods without a loss of their own.
         label_smoothing: share of the target spread over all classes.
@@ -102,7 +106,7 @@ class TrainConfig:
     method: str = "lrformer"
     method_overrides: dict[str, Any] = field(default_factory=dict)
     epochs: int = 30
-    batch_size: int = 128
+    batch_size: int | None = None
     accumulate: int = 1
     loss: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
     label_smoothing: float = 0.0
@@ -116,12 +120,21 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))  # a record holds a list
+            if len(self.classes) < 2:
+                raise ConfigError(
+                    f"classes ({self.classes}) must be at least two, or None for all."
+                )
+        if not 0 < self.val_fraction < 1:
+            raise ConfigError(
+                f"val_fraction ({self.val_fraction}) must lie strictly between 0 and 1; 0.1 is usual."
+            )
         _check_choice("loss", self.loss, LOSSES)
         _check_choice("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch_size", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} ({getattr(self, name)}) must be at least 1.")
-        if self.batch_size % self.accumulate:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} ({value}) must be at least 1.")
+        if self.batch_size is not None and self.batch_size % self.accumulate:
             raise ConfigError(
                 f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})."
             )
@@ -146,6 +159,16 @@ class TrainConfig:
         if self.optimizer.warmup_epochs is not None:
             return self.optimizer.warmup_epochs
         return min(LONGEST_WARMUP_EPOCHS, WARMUP_SHARE * self.epochs)
+
+
+def default_batch_size(num_samples: int) -> int:
+    """Return 128, or the largest power of two that gives a small training set 32 steps an epoch, but at least 8.
+
+    A fixed batch would leave a thousand images with a few hundred steps in a whole run.
+    """
+    wanted = max(SMALLEST_DEFAULT_BATCH, num_samples // LEAST_STEPS_PER_EPOCH)
+    largest = min(LARGEST_DEFAULT_BATCH, wanted, num_samples)
+    return 1 << (largest.bit_length() - 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What a run says about itself epoch by epoch: `log.jsonl` always, TensorBoard on request."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,14 @@ from lrformer.core import require_extra
 from lrformer.training.atomic_files import RunFileError, replace_file
 from lrformer.training.run_folder import LOG_FILE
 
+EVENTS_FOLDER = "tensorboard"
+EVENT_FILES = "events.out.tfevents.*"
+
 
 class Journal:
     """Appends one entry for each epoch; entries from `position` on are dropped, since they come again.
+
+    TensorBoard's events are written anew from the entries that are kept, so that both always say the same.
 
     Args:
         position: (stage, epoch) at which the run goes on.
@@ -31,8 +36,7 @@ class Journal:
             replace_file(self.path, text.encode())
         self._writer: Any = None
         if is_tensorboard:
-            board = require_extra("torch.utils.tensorboard", extra="tensorboard")
-            self._writer = board.SummaryWriter(str(folder / "tensorboard"))
+            self._writer = _start_events(folder / EVENTS_FOLDER, self.entries)
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Write one epoch."""
@@ -46,15 +50,32 @@ class Journal:
                 "its last state. Make room, then run the same command again."
             ) from error
         if self._writer is not None:
-            for name, value in entry.items():
-                if isinstance(value, int | float) and name not in ("stage", "epoch"):
-                    self._writer.add_scalar(f"stage{entry['stage']}/{name}", value, entry["epoch"])
+            _add_events(self._writer, entry)
             self._writer.flush()
 
     def close(self) -> None:
         """Finish the TensorBoard file, if there is one."""
         if self._writer is not None:
             self._writer.close()
+
+
+def _start_events(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a writer of TensorBoard events into `folder`, which then holds `entries` and nothing older."""
+    board = require_extra("torch.utils.tensorboard", extra="tensorboard")
+    # A run that was killed may have written epochs that it is about to repeat.
+    for path in folder.glob(EVENT_FILES):
+        path.unlink()
+    writer = board.SummaryWriter(str(folder))
+    for entry in entries:
+        _add_events(writer, entry)
+    writer.flush()
+    return writer
+
+
+def _add_events(writer: Any, entry: Mapping[str, Any]) -> None:
+    for name, value in entry.items():
+        if isinstance(value, int | float) and name not in ("stage", "epoch"):
+            writer.add_scalar(f"stage{entry['stage']}/{name}", value, entry["epoch"])
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class Training:
         self.method.criterion = self.criterion
         self.learnable = {id(p) for p in self.method.parameters() if p.requires_grad}
         self.steps_per_epoch = len(self.batches) // self.config.accumulate
+        pieces = self.config.accumulate * self.accelerator.num_processes
+        self.images_per_step = self.batches.batch_size * pieces
         self.steps_per_stage = self.steps_per_epoch * self.config.epochs
         self.display = Display(
             num_epochs=self.config.epochs,
@@ -82,7 +84,9 @@ class Training:
                 is_tensorboard=self.runtime.tensorboard,
             )
         self._last_save = time.monotonic()
-        with Interruption() as self.interruption, self.display:
+        closing_journal = nullcontext() if self.journal is None else closing(self.journal)
+        with closing_journal, Interruption() as self.interruption, self.display:
+            self.display.say(self._summary())
             if resumed is None:
                 self.method.train()
                 self.method.prepare(PlainLoader(self.batches, share=False))
@@ -93,8 +97,6 @@ class Training:
             while self.position.stage < self.method.num_stages:
                 self._run_stage(resumed)
                 resumed = None
-        if self.journal is not None:
-            self.journal.close()
 
     def _resume(self) -> dict[str, torch.Tensor] | None:
         """Put model and position where the folder says they were; return the rest of the state."""
@@ -204,7 +206,7 @@ class Training:
         if not is_shown:
             return
         since, step = self._last_look
-        rate = (self.position.step - step) * self.config.batch_size / max(now - since, 1e-9)
+        rate = (self.position.step - step) * self.images_per_step / max(now - since, 1e-9)
         self._last_look = (now, self.position.step)
         self.display.update(
             stage=self.position.stage,
@@ -228,7 +230,7 @@ class Training:
             "accuracy": _share(counts),
             "lr": self.learning_rate((self.position.epoch + 1) * self.steps_per_epoch - 1),
             "seconds": seconds,
-            "images_per_second": self.steps_per_epoch * self.config.batch_size / max(seconds, 1e-9),
+            "images_per_second": self.steps_per_epoch * self.images_per_step / max(seconds, 1e-9),
         }
         number = self.position.epoch + 1
         if number % self.runtime.validate_every == 0 or number == self.config.epochs:
@@ -307,6 +309,15 @@ class Training:
             warmup_steps=round(self.config.warmup_epochs * self.steps_per_epoch),
             peak=config.lr,
             final_ratio=config.final_lr_ratio,
+        )
+
+    def _summary(self) -> str:
+        """Return what is about to be trained, in one line."""
+        config = self.config
+        return (
+            f"{config.start or config.model} with {config.method} on {len(self.batches.split):,} training and "
+            f"{len(self.val_batches.split):,} validation samples: {config.epochs} epochs of "
+            f"{self.steps_per_epoch} steps, batches of {self.images_per_step}"
         )
 
     def _num_done(self) -> int:

@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from lrformer.core import ConfigError
 from lrformer.interop import load as load_model
 from lrformer.training.atomic_files import read_json
-from lrformer.training.run_folder import CONFIG_FILE, KIND, Run, load_run
+from lrformer.training.run_folder import CONFIG_FILE, KIND, Run, as_device, load_run
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Run | nn.Module:
@@ -16,8 +17,10 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
 
     Which of the two it is stands in its `config.json`, under `kind`.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"path ({path!r}) must be the folder of a run or of a saved model.")
     folder = Path(path)
     record = read_json(folder / CONFIG_FILE)
     if isinstance(record, dict) and record.get("kind") == KIND:
         return load_run(folder, device=device)
-    return load_model(folder).to(torch.device(device))
+    return load_model(folder).to(as_device(device))

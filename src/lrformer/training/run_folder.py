@@ -168,7 +168,7 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
     Raises:
         ConfigError: when a file is missing, damaged or of a schema that this version cannot read.
     """
-    folder = Path(path)
+    folder, place = Path(path), as_device(device)
     config = read_run_config(folder)
     if not (folder / MODEL_FILE).is_file():
         raise ConfigError(
@@ -178,9 +178,15 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
     method = build_method(config.backbone, config.train, config.num_classes)
     load_method(folder, method)
     decision = from_record(Decision, read_json(folder / DECISION_FILE))
-    return Run(
-        path=folder, config=config, method=method.to(torch.device(device)).eval(), decision=decision
-    )
+    return Run(path=folder, config=config, method=method.to(place).eval(), decision=decision)
+
+
+def as_device(device: torch.device | str) -> torch.device:
+    """Return the device of this name, or raise and say which there are."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device ({device!r}) must be cpu, cuda or cuda:N.") from error
 
 
 def write_run_config(folder: Path, config: RunConfig) -> None:

@@ -15,12 +15,11 @@ from lrformer.methods import Method, Temperature, create_method
 from lrformer.training.backbone import (
     BackboneRecord,
     backbone_img_size,
-    choose_model,
     describe_backbone,
-    is_timm_name,
+    resolve_model,
 )
 from lrformer.training.claim import claim_folder
-from lrformer.training.config import RuntimeConfig, TrainConfig
+from lrformer.training.config import RuntimeConfig, TrainConfig, default_batch_size
 from lrformer.training.loop import Training
 from lrformer.training.processes import start_accelerator
 from lrformer.training.run_folder import (
@@ -34,6 +33,7 @@ from lrformer.training.run_folder import (
 )
 from lrformer.training.splits import (
     PlainLoader,
+    check_batch_size,
     load_splits,
     training_batches,
     validation_batches,
@@ -66,8 +66,8 @@ def train(
     accelerator = start_accelerator(runtime.device)
     with accelerator.main_process_first():
         train_split, val_split = load_splits(config)
-    if not is_timm_name(config.start):
-        config = dataclasses.replace(config, model=choose_model(config.model, train_split))
+    config = resolve(config, train_split)
+    check_batch_size(config, train_split, world_size=accelerator.num_processes)
     seed_everything(config.seed)
     method, record, img_size = _create(config, train_split)
     run_config = RunConfig(
@@ -103,6 +103,13 @@ def train(
     training.run()
     _finish(training)
     return load_run(folder, device=accelerator.device)
+
+
+def resolve(config: TrainConfig, split: Split) -> TrainConfig:
+    """Return `config` with what it leaves to the data filled in: the model and the batch size."""
+    if config.batch_size is None:
+        config = dataclasses.replace(config, batch_size=default_batch_size(len(split)))
+    return resolve_model(config, split)
 
 
 def _create(config: TrainConfig, split: Split) -> tuple[Method, BackboneRecord, int | None]:
@@ -154,7 +161,7 @@ def _circumstances(training: Training, batches: DeviceBatches) -> dict[str, Any]
     device = training.accelerator.device
     seconds = training.position.seconds
     method = training.method
-    num_images = training.steps_per_stage * training.config.batch_size * training.method.num_stages
+    num_images = training.steps_per_stage * training.images_per_step * training.method.num_stages
     return {
         "epochs": training.config.epochs,
         "num_parameters": sum(parameter.numel() for parameter in method.parameters()),

@@ -11,7 +11,7 @@ from lrformer.core import ConfigError
 from lrformer.data import DATASETS, PLAIN, DeviceBatches, Split, load_dataset
 from lrformer.data.cache import prepared_splits
 from lrformer.training.backbone import preset_image_size
-from lrformer.training.config import TrainConfig
+from lrformer.training.config import TrainConfig, default_batch_size
 
 VALIDATION_BATCH = 512
 
@@ -35,6 +35,22 @@ def load_splits(config: TrainConfig) -> tuple[Split, Split]:
     return train, val.normalized_like(train)
 
 
+def check_batch_size(config: TrainConfig, split: Split, *, world_size: int) -> int:
+    """Return the images of one step, or raise if they cannot be shared out or are more than there are."""
+    size = config.batch_size or default_batch_size(len(split))
+    if size % (world_size * config.accumulate):
+        raise ConfigError(
+            f"batch_size ({size}) must be a multiple of processes times accumulate "
+            f"({world_size} x {config.accumulate})."
+        )
+    if len(split) < size:
+        raise ConfigError(
+            f"{split.name} has {len(split)} samples, fewer than batch_size ({size}); "
+            "choose a smaller batch_size."
+        )
+    return size
+
+
 def training_batches(
     config: TrainConfig,
     split: Split,
@@ -45,20 +61,10 @@ def training_batches(
     world_size: int = 1,
 ) -> DeviceBatches:
     """Return the pieces of training batches of one process; a last, incomplete batch is left out."""
-    share = world_size * config.accumulate
-    if config.batch_size % share:
-        raise ConfigError(
-            f"batch_size ({config.batch_size}) must be a multiple of processes times accumulate "
-            f"({world_size} x {config.accumulate})."
-        )
-    if len(split) < config.batch_size:
-        raise ConfigError(
-            f"{split.name} has {len(split)} samples, fewer than batch_size ({config.batch_size}); "
-            "choose a smaller batch_size."
-        )
+    size = check_batch_size(config, split, world_size=world_size)
     return DeviceBatches(
         split,
-        batch_size=config.batch_size // share,
+        batch_size=size // (world_size * config.accumulate),
         device=device,
         augment=config.augment if split.is_image else None,
         shuffle=True,
