@@ -1,8 +1,10 @@
 import json
 
+import pytest
 import torch
 
-from lrformer.cli.bounds_command import run_bounds
+from lrformer.cli.bounds_command import bounds, run_bounds
+from lrformer.core import ConfigError
 from lrformer.models import create_model
 
 
@@ -18,3 +20,34 @@ def test_the_command_prints_a_table_and_writes_record_and_picture(tmp_path, caps
     assert "vacuous" in printed
     assert json.loads(record.read_text())["model"] == report.model
     assert picture.stat().st_size > 1000
+
+
+def test_a_radius_adds_constants_on_balls_to_table_words_and_record(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    model = create_model("lrformer_digits", depth=1)
+    record = tmp_path / "bounds.json"
+    x = torch.randn(2, 1, 8, 8)
+    report = run_bounds(model, x, radius=0.01, json_path=record, num_steps=1)
+    printed = capsys.readouterr().out
+    assert "F, on balls" in printed
+    assert "Within 0.01 of an input" in printed
+    local = json.loads(record.read_text())["local"]
+    assert local["radius"] == 0.01
+    assert local["constants"] == list(report.local.constants)
+
+
+def test_a_radius_needs_inputs_and_must_be_one():
+    with pytest.raises(ConfigError, match="needs inputs to be around"):
+        run_bounds(create_model("lrformer_digits", depth=1), radius=0.1)
+    with pytest.raises(ConfigError, match=r"radius \(-1\) must be positive and finite"):
+        bounds("no such model", radius=-1)
+
+
+def test_every_module_keeps_its_name_on_a_narrow_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    run_bounds(
+        create_model("lrformer_digits", depth=1), torch.randn(1, 1, 8, 8), radius=0.1, num_steps=1
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith(" blocks.0.") for line in lines) == 4
+    assert max(map(len, lines)) <= 80

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from lrformer.cli.main import app, main
 from lrformer.training import OptimizerConfig, TrainConfig, load_run
+from lrformer.training.config import LARGEST_DEFAULT_BATCH, default_batch_size
 from lrformer.training.step import OptimizerStep
 
 SMALL = [
@@ -34,7 +35,7 @@ def test_a_run_is_trained_and_its_worth_is_said(tmp_path):
     assert re.search(r"validation accuracy \d+\.\d\d%", result.output)
     config = load_run(out).config.train
     assert (config.epochs, config.optimizer.lr, config.classes) == (1, 0.002, (0, 1, 2))
-    assert config.model_overrides == {"depth": 1, "embed_dim": 16}
+    assert config.model_overrides == {"patch_size": 4, "depth": 1, "embed_dim": 16}
 
 
 def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(tmp_path, monkeypatch):
@@ -91,9 +92,12 @@ def test_help_shows_the_defaults_of_the_config_and_an_example():
         for config in (TrainConfig, OptimizerConfig)
         for field in dataclasses.fields(config)
     }
-    for name in ("epochs", "batch_size", "lr", "weight_decay", "clip_norm", "accumulate"):
+    for name in ("epochs", "lr", "weight_decay", "clip_norm", "accumulate"):
         flag = f"--{name.replace('_', '-')} "
         line = next(line for line in shown.splitlines() if flag in line)
         assert f"[default: ({defaults[name]})]" in line
     for name in ("method", "loss", "label_smoothing", "val_fraction"):
         assert f"[default: ({defaults[name]})]" in shown
+    batch_line = next(line for line in shown.splitlines() if "--batch-size" in line)
+    assert f"[default: ({LARGEST_DEFAULT_BATCH}, less on fewer than 4,096 images" in batch_line
+    assert default_batch_size(4096) == LARGEST_DEFAULT_BATCH > default_batch_size(4095)

@@ -7,6 +7,7 @@ import typer
 
 from lrformer._version import __version__
 from lrformer.cli import (
+    bench_command,
     bounds_command,
     demo_command,
     evaluate_command,
@@ -54,6 +55,7 @@ app.command("predict")(predict_command.predict)
 app.command("report")(report_command.report)
 app.command("bounds")(bounds_command.bounds)
 app.add_typer(reproduce_command.app, name="reproduce")
+app.add_typer(bench_command.app, name="bench")
 
 
 def main() -> None:
@@ -68,5 +70,8 @@ def main() -> None:
         sys.exit(EXIT_USER_ERROR)
     except SystemExit as stop:
         if stop.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this
-            typer.echo("lrformer: interrupted. A training goes on with the same command.", err=True)
+            typer.echo(
+                "lrformer: interrupted. A training or a bench goes on with the same command.",
+                err=True,
+            )
         raise
