@@ -12,6 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import performance_tables as performance
+from certified_tables import CERTIFIED_TABLES
+from result_tables import RESULT_TABLES
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -27,6 +31,7 @@ def cifar10_table() -> str:
         "plain": "Transformer (dot product, linear head)",
         "lrformer": "LRFormer (LRSA, GP head), same width and depth",
         "compact": "LRFormer, compact preset",
+        "compact_smoothed": "LRFormer, compact preset, label smoothing, EMA, drop path",
     }
     lines = [
         "| model | accuracy | NLL | ECE | AUROC SVHN | AUROC CIFAR-100 | parameters | seconds |",
@@ -85,11 +90,44 @@ def figure1_table() -> str:
     return "\n".join(lines)
 
 
+def bench_table(name: str, make: Callable[[dict[str, Any]], str]) -> str:
+    """Return a table of `lrformer bench` with where it was measured, or how to measure it."""
+    path = RESULTS / f"bench-{name}-cuda.json"
+    if not path.exists():
+        command = f"lrformer bench {name} --out benchmarks/results/{path.name}"
+        return f"Not measured yet; on a GPU, `{command}` makes the record of this table."
+    found = record(path.stem)
+    return f"{performance.circumstances_line(found)}; `benchmarks/results/{path.name}`.\n\n{make(found)}"
+
+
+def growth_of(part: str) -> Callable[[dict[str, Any]], str]:
+    """Return the table function of one sweep."""
+    return partial(performance.growth_table, part=part)
+
+
+BENCH_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "bench-ratios": ("attention", performance.ratio_table),
+    "bench-contenders": ("attention", performance.contender_table),
+    "bench-errors": ("attention", performance.error_table),
+    "bench-roofline": ("attention", performance.roofline_table),
+    "bench-tokens": ("attention", growth_of("tokens")),
+    "bench-batch": ("attention", growth_of("batch")),
+    "bench-training": ("training", performance.model_table),
+    "bench-inference": ("inference", performance.model_table),
+}
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "cifar10": ("README.md", cifar10_table),
+    "cifar10-short": ("docs/results.md", cifar10_table),
     "figure1": ("docs/figure1.md", figure1_table),
     "methods-cost": ("docs/methods.md", partial(cost_table, "cuda")),
     "methods-cost-cpu": ("docs/methods.md", partial(cost_table, "cpu")),
+    **RESULT_TABLES,
+    **CERTIFIED_TABLES,
+    **{
+        name: ("docs/performance.md", partial(bench_table, *table))
+        for name, table in BENCH_TABLES.items()
+    },
 }
 
 
