@@ -73,11 +73,11 @@ FULL = [
         model="lrformer_small_patch16_224",
         overrides={"attention": attention},
         batch_size=512,
-        num_images=20_480,
+        num_images=10_240,
         compile=True,
         goal=0.9,
         epochs=4,
-        fixed_steps=40,
+        fixed_steps=20,
     )
     for attention in ("dot_product", "lrsa")
 ]

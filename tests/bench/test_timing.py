@@ -109,3 +109,21 @@ def test_peak_memory_is_what_a_call_takes_beyond_what_is_held():
     held = torch.zeros(2**22, device="cuda")
     assert place.extra_peak_bytes(lambda: held + 1) == 2**24
     assert place.extra_peak_bytes(lambda: held.add_(1)) == 0
+
+
+@pytest.mark.gpu
+def test_a_captured_work_keeps_the_inputs_that_it_reads():
+    place = Place("cuda")
+    x = torch.full((64, 2**20), 3.0, device="cuda")
+    out = torch.zeros(64, device="cuda")
+
+    def work(x=x) -> None:
+        torch.sum(x, 1, out=out)
+
+    replay = place.captured(work)
+    del x, work
+    place.release()
+    out.zero_()
+    replay()
+    place.wait()
+    assert torch.equal(out, torch.full_like(out, 3.0 * 2**20))

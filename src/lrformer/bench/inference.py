@@ -16,11 +16,10 @@ from lrformer.bench.model_contenders import (
     ModelContender,
     check_model_settings,
     compile_model,
-    make_contenders,
     random_images,
     usual_backends,
 )
-from lrformer.bench.model_row import measure_pair, prepare_runner
+from lrformer.bench.model_row import measure_models
 from lrformer.bench.place import Place, circumstances
 
 
@@ -72,38 +71,24 @@ def bench_inference(
         "goal": THROUGHPUT_GOAL,
     }
     journal = Journal(out, benchmark="inference", where=circumstances(place), settings=settings)
-    rival, ours = make_contenders(config.backends or usual_backends())
     for batch in batches:
-        missing = [c for c in ours if not journal.has(f"{c.name} {batch}")]
-        if not missing:
-            continue
-        if way != "none":
-            torch.compiler.reset()  # every batch is compiled for its own size
 
-        def prepare(contender: ModelContender, batch: int = batch):
-            def make(contender: ModelContender):
-                return _inference(place, contender, batch, config.depth, way)
+        def make(contender: ModelContender, batch: int = batch):
+            return _inference(place, contender, batch, config.depth, way)
 
-            return prepare_runner(
-                place, contender, make, is_compiled=way != "none", is_graph=place.is_cuda
-            )
-
-        show(f"batch {batch}, {rival.name}, compiled: {way}")
-        baseline = prepare(rival)
-        for contender in missing:
-            show(f"batch {batch}, {contender.name}, compiled: {way}")
-            row = measure_pair(
-                place,
-                baseline,
-                contender,
-                prepare,
-                batch=batch,
-                max_samples=config.repeats,
-                seconds=config.seconds,
-                sample_ms=20.0 if place.is_cuda else None,
-            )
-            journal.add({"key": f"{contender.name} {batch}", **row})
-            place.release()
+        measure_models(
+            place,
+            journal,
+            make,
+            backends=config.backends or usual_backends(),
+            batch=batch,
+            way=way,
+            is_graph=place.is_cuda,
+            max_samples=config.repeats,
+            seconds=config.seconds,
+            sample_ms=20.0 if place.is_cuda else None,
+            show=show,
+        )
     return journal.record
 
 

@@ -5,12 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from lrformer.bench.attention_row import one_line
-from lrformer.bench.model_contenders import THROUGHPUT_GOAL, ModelContender
+from lrformer.bench.journal import Journal
+from lrformer.bench.model_contenders import THROUGHPUT_GOAL, ModelContender, make_contenders
 from lrformer.bench.place import Place
 from lrformer.bench.timing import Times, Work, interleaved_times
+
+Make = Callable[[ModelContender], tuple[nn.Module, Callable[[], object], Callable[[], int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class Runner:
 def prepare_runner(
     place: Place,
     contender: ModelContender,
-    make: Callable[[ModelContender], tuple[nn.Module, Callable[[], object], Callable[[], int]]],
+    make: Make,
     *,
     is_compiled: bool,
     is_graph: bool,
@@ -58,6 +62,49 @@ def _graph_breaks() -> Counter[str]:
     from torch._dynamo.utils import counters
 
     return counters["graph_break"]
+
+
+def measure_models(
+    place: Place,
+    journal: Journal,
+    make: Make,
+    *,
+    backends: tuple[str, ...],
+    batch: int,
+    way: str,
+    is_graph: bool,
+    max_samples: int,
+    seconds: float,
+    sample_ms: float | None,
+    show: Callable[[str], None],
+) -> None:
+    """Add a row for each of our models at one batch size to `journal`, but for those that it has."""
+    rival, ours = make_contenders(backends)
+    missing = [c for c in ours if not journal.has(f"{c.name} {batch}")]
+    if not missing:
+        return
+    if way != "none":
+        torch.compiler.reset()  # every batch is compiled for its own size
+
+    def prepare(contender: ModelContender) -> Runner:
+        return prepare_runner(place, contender, make, is_compiled=way != "none", is_graph=is_graph)
+
+    show(f"0/{len(missing)} {rival.name}, batch {batch}, compiled: {way}")
+    baseline = prepare(rival)
+    for index, contender in enumerate(missing, 1):
+        show(f"{index}/{len(missing)} {contender.name}, batch {batch}, compiled: {way}")
+        row = measure_pair(
+            place,
+            baseline,
+            contender,
+            prepare,
+            batch=batch,
+            max_samples=max_samples,
+            seconds=seconds,
+            sample_ms=sample_ms,
+        )
+        journal.add({"key": f"{contender.name} {batch}", **row})
+        place.release()
 
 
 def measure_pair(

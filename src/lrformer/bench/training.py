@@ -18,11 +18,10 @@ from lrformer.bench.model_contenders import (
     ModelContender,
     check_model_settings,
     compile_model,
-    make_contenders,
     random_images,
     usual_backends,
 )
-from lrformer.bench.model_row import measure_pair, prepare_runner
+from lrformer.bench.model_row import measure_models
 from lrformer.bench.place import Place, circumstances
 
 
@@ -74,35 +73,23 @@ def bench_training(
         "goal": THROUGHPUT_GOAL,
     }
     journal = Journal(out, benchmark="training", where=circumstances(place), settings=settings)
-    rival, ours = make_contenders(config.backends or usual_backends())
-    missing = [c for c in ours if not journal.has(f"{c.name} {batch}")]
-    if not missing:
-        return journal.record
-    if way != "none":
-        torch.compiler.reset()
 
-    def prepare(contender: ModelContender):
-        def make(contender: ModelContender):
-            return _training(place, contender, batch, config.depth, way)
+    def make(contender: ModelContender):
+        return _training(place, contender, batch, config.depth, way)
 
-        return prepare_runner(place, contender, make, is_compiled=way != "none", is_graph=False)
-
-    show(f"0/{len(missing)} {rival.name}, batch {batch}, compiled: {way}")
-    baseline = prepare(rival)
-    for index, contender in enumerate(missing, 1):
-        show(f"{index}/{len(missing)} {contender.name}, batch {batch}, compiled: {way}")
-        row = measure_pair(
-            place,
-            baseline,
-            contender,
-            prepare,
-            batch=batch,
-            max_samples=config.repeats,
-            seconds=config.seconds,
-            sample_ms=250.0 if place.is_cuda else None,
-        )
-        journal.add({"key": f"{contender.name} {batch}", **row})
-        place.release()
+    measure_models(
+        place,
+        journal,
+        make,
+        backends=config.backends or usual_backends(),
+        batch=batch,
+        way=way,
+        is_graph=False,
+        max_samples=config.repeats,
+        seconds=config.seconds,
+        sample_ms=250.0 if place.is_cuda else None,
+        show=show,
+    )
     return journal.record
 
 
