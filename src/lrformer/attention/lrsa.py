@@ -39,7 +39,8 @@ def lrsa_attention(
         alpha: The paper's scalar factor, one for all heads or one a head.
         normalizer: What alpha is divided by, see `lrsa_coefficient`.
         key_padding_mask: True for padding, which is left out of the softmax and of both norms.
-        backend: `auto`, `sdpa` (fused) or `reference` (the whole matrix of weights).
+        backend: `auto`, `triton` (our kernels), `sdpa` (torch's) or `reference` (the whole matrix of
+            weights). `auto` takes `triton` for 16-bit numbers on a GPU where it can do the call, else `sdpa`.
     """
     check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
     check_tokens(q, k, x, key_padding_mask)

@@ -31,6 +31,6 @@ def squared_distance(
     if HAS_TRITON and q.is_cuda and dtype in (torch.bfloat16, torch.float16):
         from lrformer.attention.backends import triton
 
-        if triton.refusal(q, k, dtype=dtype, **settings) is None:
+        if triton.refusal(q, k, v, dtype=dtype, **settings) is None:
             squared_distance = triton.squared_distance
     return squared_distance(q, k, v, coefficient, key_padding_mask=key_padding_mask, **settings)

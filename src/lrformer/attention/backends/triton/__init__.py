@@ -8,11 +8,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lrformer.attention.backends import sdpa
-from lrformer.attention.backends.triton import operators
+from lrformer.attention.backends.triton import differentiable
+from lrformer.attention.backends.triton.launching import IS_INTERPRETED, why_unusable
 from lrformer.core import ConfigError
 
 MAX_WIDTH = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+UNUSABLE = why_unusable()
 
 # Torch's fused dot product has no bias, and nothing here could make it faster.
 dot_product = sdpa.dot_product
@@ -37,6 +39,7 @@ def squared_distance(
     reason = refusal(
         q,
         k,
+        v,
         attn_mask=attn_mask,
         is_causal=is_causal,
         dropout_p=dropout_p,
@@ -54,14 +57,15 @@ def squared_distance(
         part.requires_grad for part in (q, k, v, coefficient)
     )
     if is_tied and key_padding_mask is None:
-        return operators.tied_squared_distance(q, v, coefficient, has_backward)[0]
+        return differentiable.tied_squared_distance(q, v, coefficient, has_backward)
     k = q if is_tied else k.to(dtype)
-    return operators.squared_distance(q, k, v, coefficient, key_padding_mask, has_backward)[0]
+    return differentiable.squared_distance(q, k, v, coefficient, key_padding_mask, has_backward)
 
 
 def refusal(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     *,
     attn_mask: Tensor | None,
     is_causal: bool,
@@ -69,14 +73,18 @@ def refusal(
     dtype: torch.dtype,
 ) -> str | None:
     """Return why the kernels cannot do this call, or None."""
-    if q.device.type != "cuda" and not operators.IS_INTERPRETED:
+    if q.device.type != "cuda" and not IS_INTERPRETED:
         return f"runs on a CUDA device, and q is on {q.device}"
+    if UNUSABLE is not None:
+        return UNUSABLE
     if dtype not in DTYPES:
         return f"has no kernel for {dtype}"
     if q.shape[-1] > MAX_WIDTH:
         return f"has no kernel for heads wider than {MAX_WIDTH}, and these have {q.shape[-1]}"
     if q.shape != k.shape:
         return f"needs as many keys as queries, not {k.shape[-2]} and {q.shape[-2]}"
+    if q.shape != v.shape:
+        return f"needs values as wide as the keys, not {v.shape[-1]} and {q.shape[-1]}"
     if attn_mask is not None or is_causal:
         return "takes key_padding_mask and no other mask"
     if dropout_p > 0:

@@ -4,12 +4,14 @@ Where there is no GPU, Triton's interpreter runs the same kernels for the tests,
 """
 
 from collections.abc import Callable
+from subprocess import SubprocessError
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 from triton import knobs
+from triton.runtime import driver
 
 # (rows of a program, rows of a step of its loop, warps, stages of the pipeline)
 Choice = tuple[int, int, int, int]
@@ -31,7 +33,24 @@ IS_INTERPRETED: bool = knobs.runtime.interpret
 FIXED: dict[str, Any] | None = {"BLOCK_M": 16, "BLOCK_N": 16} if IS_INTERPRETED else None
 KEY = ["bucket", "WIDTH"]
 
+OLDEST_GPU = (8, 0)
+
 Launch = Callable[..., None]
+
+
+def why_unusable() -> str | None:
+    """Return what keeps Triton from working on this machine, or None."""
+    if IS_INTERPRETED:
+        return None
+    try:
+        driver.active.get_current_target()
+    except (ImportError, OSError, RuntimeError, SubprocessError) as error:  # no C compiler, say
+        return f"cannot start ({type(error).__name__}: {error})"
+    gpus = range(torch.cuda.device_count())
+    oldest = min((torch.cuda.get_device_capability(gpu) for gpu in gpus), default=OLDEST_GPU)
+    if oldest < OLDEST_GPU:
+        return f"needs compute capability 8.0, and a GPU here has {oldest[0]}.{oldest[1]}"
+    return None
 
 
 def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
@@ -51,6 +70,8 @@ def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def launch(num_slots: int, num_tokens: int, *arguments: Any, **constants: Any) -> None:
+        if num_slots * num_tokens == 0:  # nothing to measure either
+            return
         kind = (constants["bucket"], constants["WIDTH"], arguments[0].dtype, arguments[0].device)
         choice = FIXED or chosen.get(kind)
         if choice is None:
@@ -58,15 +79,24 @@ def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
             def grid(tried: dict[str, Any]) -> tuple[int]:
                 return (num_slots * triton.cdiv(num_tokens, tried["BLOCK_M"]),)
 
-            tunable[grid](*arguments, **constants)
+            with torch.cuda.device_of(arguments[0]):
+                tunable[grid](*arguments, **constants)
             chosen[kind] = tunable.best_config.all_kwargs()
             return
         if has_tail:
             choice = {**choice, "TAIL": _tail({"num_tokens": num_tokens, **choice})}
         grid_size = num_slots * -(-num_tokens // choice["BLOCK_M"])
-        kernel[(grid_size,)](*arguments, **constants, **choice)
+        run(kernel, grid_size, *arguments, **constants, **choice)
 
     return launch
+
+
+def run(kernel: Any, num_programs: int, *arguments: Any, **constants: Any) -> None:
+    """Launch `kernel` on the device of its first tensor: Triton takes the current one."""
+    if num_programs == 0:
+        return
+    with torch.cuda.device_of(arguments[0]):
+        kernel[(num_programs,)](*arguments, **constants)
 
 
 def _tail(arguments: dict[str, Any]) -> int:
@@ -97,8 +127,13 @@ def factor_of(q: Tensor) -> float:
 
 
 def rows_contiguous(x: Tensor) -> Tensor:
-    """Return `x` with its last dimension contiguous, copied only if it must be."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """Return `x` with its last dimension contiguous, copied only if it must be.
+
+    Also copied where the tokens of one head lie so far apart that 32 bits cannot count to the last.
+    """
+    if x.stride(-1) == 1 and x.stride(-2) * x.shape[-2] < 2**31:
+        return x
+    return x.contiguous()
 
 
 def tokens_first(like: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""The kernels as operators of torch: autograd, fake tensors and vmap, so that compile and export see them."""
-
-from typing import Any
+"""The kernels as operators of torch, with fake tensors and vmap, so that compile and export see them."""
 
 import torch
 from torch import Tensor
@@ -9,20 +7,16 @@ from lrformer.attention.backends.triton import tied, untied
 from lrformer.attention.backends.triton.launching import (
     BACKWARD,
     FORWARD,
-    IS_INTERPRETED,
     constants_of,
     factor_of,
     rows_contiguous,
+    run,
     tokens_first,
     tuned,
 )
 
-__all__ = ["IS_INTERPRETED", "squared_distance", "tied_squared_distance"]
-
 ROWS = 64  # of the kernels that only pass over their input
 
-_squares_of: Any = tied.squares_kernel
-_gradient_parts_of: Any = tied.gradient_kernel
 _tied_forward = tuned(tied.forward_kernel, FORWARD)
 _tied_backward = tuned(tied.backward_kernel, BACKWARD)
 _untied_forward = tuned(untied.forward_kernel, FORWARD)
@@ -71,6 +65,7 @@ def tied_squared_distance_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, v and the coefficient."""
     grad, q, v = rows_contiguous(grad), rows_contiguous(q), rows_contiguous(v)
+    share, squares = share.contiguous(), squares.contiguous()
     batch, heads, tokens, _ = q.shape
     factor = factor_of(q)
     shared, delta = _gradient_parts(out, rest, grad, share, factor)
@@ -161,7 +156,8 @@ def squared_distance_backward(
     _, delta = _gradient_parts(out, rest, grad, None, 1.0)
     grad_q, grad_k, grad_v = tokens_first(q), tokens_first(k), tokens_first(v)
     grad_c = q.new_empty((2, batch, heads, tokens), dtype=torch.float32)
-    read = (q, k, v, grad, coefficient.contiguous(), squares, level, delta)
+    per_head = (coefficient.contiguous(), squares.contiguous(), level.contiguous(), delta)
+    read = (q, k, v, grad, *per_head)
     strides = (stride for part in (q, k, v, grad) for stride in part.stride()[:3])
     sizes = (*strides, heads, tokens)
     grid = (batch * heads, tokens)
@@ -185,26 +181,6 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     grads = tokens_first(q), tokens_first(k), tokens_first(v)
     return *grads, coefficient.new_empty(coefficient.shape)
-
-
-def _tied_setup(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs[:3], *output)
-
-
-def _tied_gradient(ctx, grad, *_):
-    return *tied_squared_distance_backward(grad, *ctx.saved_tensors), None
-
-
-def _setup(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs[:4], *output)
-
-
-def _gradient(ctx, grad, *_):
-    return *squared_distance_backward(grad, *ctx.saved_tensors), None, None
-
-
-tied_squared_distance.register_autograd(_tied_gradient, setup_context=_tied_setup)
-squared_distance.register_autograd(_gradient, setup_context=_setup)
 
 
 def _fold(operator):
@@ -237,7 +213,9 @@ def _squares(q: Tensor) -> Tensor:
     batch, heads, tokens, _ = q.shape
     squares = _per_token(q)
     constants = constants_of(q)
-    _squares_of[(batch * heads * -(-tokens // ROWS),)](
+    run(
+        tied.squares_kernel,
+        batch * heads * -(-tokens // ROWS),
         q, squares, *q.stride()[:3], heads, tokens,
         WIDTH=constants["WIDTH"], COLUMNS=constants["COLUMNS"], ROWS=ROWS,
     )  # fmt: skip
@@ -250,10 +228,13 @@ def _gradient_parts(
     """Return `grad` times share and factor, and <out_i, grad_i> of it; plain where there is no `share`."""
     batch, heads, tokens, _ = out.shape
     out = out.transpose(1, 2).contiguous()
+    rest = rest if rest.numel() == 0 else rest.transpose(1, 2).contiguous()
     delta = grad.new_empty((batch, heads, tokens), dtype=torch.float32)
     shared = grad if share is None else tokens_first(grad)
     constants = constants_of(grad)
-    _gradient_parts_of[(batch * heads * -(-tokens // ROWS),)](
+    run(
+        tied.gradient_kernel,
+        batch * heads * -(-tokens // ROWS),
         out, rest, grad, delta if share is None else share, shared, delta,
         *grad.stride()[:3], heads, tokens, factor,
         WIDTH=constants["WIDTH"], COLUMNS=constants["COLUMNS"], ROWS=ROWS,

@@ -18,6 +18,21 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def coefficient_of(coefficient_ptr, slot, squares_base):
+    """Return c, but never zero, and at most 2^24 / ||k_1||^2.
+
+    Zero times the infinite bias of a token beyond the last is no number. Above the bound the rounding of
+    the norms alone would decide the weights, and overflow them: c is alpha / eps where a sample is blank,
+    and its tokens, all equal to the bias of the projection, need not be zero.
+    """
+    coefficient = tl.load(coefficient_ptr + slot)
+    first = tl.load(squares_base)
+    bound = 16777216.0 / tl.where((first > 1.0e-30) & (first < float("inf")), first, 1.0e-30)
+    coefficient = tl.where(coefficient > bound, bound, coefficient)
+    return tl.where(tl.abs(coefficient) < 1.0e-30, 1.0e-30, coefficient)
+
+
+@triton.jit
 def block_of(base, rows, columns, token, num_tokens, WIDTH: tl.constexpr, MASKED: tl.constexpr):
     """Return the rows of a matrix of tokens, zeros beyond its end."""
     pointers = base + rows[:, None] * token + columns[None, :]
@@ -100,7 +115,7 @@ def forward_kernel(
     q_base = q_ptr + batch * q_batch + head * q_head
     v_base = v_ptr + batch * v_batch + head * v_head
     squares_base = squares_ptr + slot * num_tokens
-    scale = tl.load(coefficient_ptr + slot) * LOG2_E
+    scale = coefficient_of(coefficient_ptr, slot, squares_base) * LOG2_E
     q_i = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
     bias_i = scale * numbers_of(squares_base, rows, num_tokens, 0.0, True)
 
@@ -118,7 +133,7 @@ def forward_kernel(
             q_token, v_token, num_tokens, WIDTH, COLUMNS, PRECISION, TAIL, True,
         )  # fmt: skip
 
-    share = 1 / total
+    share = 1 / tl.where(total > 0, total, 1.0)  # a row beyond the last may see nothing
     inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
     out = averaged * share[:, None]
     rounded = out.to(out_ptr.dtype.element_ty)
@@ -222,7 +237,7 @@ def backward_kernel(
     shared_base = shared_ptr + batch * num_tokens * shared_token + head * WIDTH
     squares_base = squares_ptr + slot * num_tokens
     delta_base = delta_ptr + slot * num_tokens
-    coefficient = tl.load(coefficient_ptr + slot)
+    coefficient = coefficient_of(coefficient_ptr, slot, squares_base)
     scale = coefficient * LOG2_E
     q_i = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
     v_i = block_of(v_base, rows, columns, v_token, num_tokens, WIDTH, True)

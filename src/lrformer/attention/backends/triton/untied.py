@@ -8,7 +8,13 @@ backward pass is two kernels, one that owns keys and one that owns queries: no a
 import triton
 import triton.language as tl
 
-from lrformer.attention.backends.triton.tied import LOG2_E, anchor_of, block_of, numbers_of
+from lrformer.attention.backends.triton.tied import (
+    LOG2_E,
+    anchor_of,
+    block_of,
+    coefficient_of,
+    numbers_of,
+)
 
 
 @triton.jit
@@ -35,7 +41,7 @@ def forward_kernel(
     k_base = k_ptr + batch * k_batch + head * k_head
     v_base = v_ptr + batch * v_batch + head * v_head
     squares_base = squares_ptr + slot * num_tokens
-    scale = tl.load(coefficient_ptr + slot) * LOG2_E
+    scale = coefficient_of(coefficient_ptr, slot, squares_base) * LOG2_E
     q_i = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
 
     largest = tl.full([BLOCK_M], -1.0e30, tl.float32)
@@ -92,11 +98,12 @@ def backward_keys_kernel(
     k_base = k_ptr + batch * k_batch + head * k_head
     v_base = v_ptr + batch * v_batch + head * v_head
     grad_base = grad_ptr + batch * grad_batch + head * grad_head
-    coefficient = tl.load(coefficient_ptr + slot)
+    squares_base = squares_ptr + slot * num_tokens
+    coefficient = coefficient_of(coefficient_ptr, slot, squares_base)
     scale = coefficient * LOG2_E
     k_j = block_of(k_base, keys, columns, k_token, num_tokens, WIDTH, True)
     v_j = block_of(v_base, keys, columns, v_token, num_tokens, WIDTH, True)
-    squares_j = numbers_of(squares_ptr + slot * num_tokens, keys, num_tokens, float("inf"), True)
+    squares_j = numbers_of(squares_base, keys, num_tokens, float("inf"), True)
     bias_j = scale * squares_j
 
     grad_v = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
@@ -155,7 +162,8 @@ def backward_queries_kernel(
     k_base = k_ptr + batch * k_batch + head * k_head
     v_base = v_ptr + batch * v_batch + head * v_head
     grad_base = grad_ptr + batch * grad_batch + head * grad_head
-    coefficient = tl.load(coefficient_ptr + slot)
+    squares_base = squares_ptr + slot * num_tokens
+    coefficient = coefficient_of(coefficient_ptr, slot, squares_base)
     scale = coefficient * LOG2_E
     q_i = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
     grad_i = block_of(grad_base, rows, columns, grad_token, num_tokens, WIDTH, True)
@@ -168,9 +176,7 @@ def backward_queries_kernel(
         keys = start + tl.arange(0, BLOCK_N)
         k_j = block_of(k_base, keys, columns, k_token, num_tokens, WIDTH, True)
         v_j = block_of(v_base, keys, columns, v_token, num_tokens, WIDTH, True)
-        squares_j = numbers_of(
-            squares_ptr + slot * num_tokens, keys, num_tokens, float("inf"), True
-        )
+        squares_j = numbers_of(squares_base, keys, num_tokens, float("inf"), True)
         product = tl.dot(q_i, tl.trans(k_j), input_precision=PRECISION)
         reading = tl.dot(grad_i, tl.trans(v_j), input_precision=PRECISION)
         weight = tl.exp2(product * (2 * scale) - scale * squares_j[None, :] - level_i[:, None])
