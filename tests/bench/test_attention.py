@@ -114,12 +114,13 @@ def test_other_settings_are_refused_and_another_commit_is_not(tmp_path):
     assert bench_attention(TINY, out)["rows"] == record["rows"]
 
 
-def test_a_file_that_is_no_record_is_refused_and_kept(tmp_path):
+@pytest.mark.parametrize("content", ["[1, 2]", '{"kind": "BoundsReport", "rows": []}'])
+def test_a_file_that_is_no_record_is_refused_and_kept(tmp_path, content):
     out = tmp_path / "record.json"
-    out.write_text("[1, 2]")
+    out.write_text(content)
     with pytest.raises(ConfigError, match="no record of a benchmark"):
         bench_attention(TINY, out)
-    assert out.read_text() == "[1, 2]"
+    assert out.read_text() == content
 
 
 def test_a_contender_that_raises_is_an_entry_with_its_error(monkeypatch):

@@ -69,6 +69,8 @@ def test_models_are_shown_beside_timms(tmp_path):
         (["attention", "--device", "tpu"], "device ('tpu') must be one of auto, cpu, cuda"),
         (["training", "--batch", "0"], "batch (0) must be at least 1"),
         (["training", "--compile", "model", "--no-compile"], "contradict"),
+        (["attention", "--out", "/"], "/ cannot be written (it is a folder)"),
+        (["training", "--out", "/dev/null/x.json"], "/dev/null/x.json cannot be written"),
         (["inference", "--batch", "1,-4"], "batch ('-4') must be whole numbers"),
         (["inference", "--compile", "hard"], "compile ('hard') must be one of model, blocks, none"),
     ],

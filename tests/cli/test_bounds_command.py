@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ import torch
 from lrformer.cli.bounds_command import bounds, run_bounds
 from lrformer.core import ConfigError
 from lrformer.models import create_model
+from lrformer.training.atomic_files import RunFileError
 
 
 def test_the_command_prints_a_table_and_writes_record_and_picture(tmp_path, capsys, monkeypatch):
@@ -41,6 +43,20 @@ def test_a_radius_needs_inputs_and_must_be_one():
         run_bounds(create_model("lrformer_digits", depth=1), radius=0.1)
     with pytest.raises(ConfigError, match=r"radius \(-1\) must be positive and finite"):
         bounds("no such model", radius=-1)
+
+
+def test_what_is_neither_a_folder_nor_a_model_is_named_so():
+    with pytest.raises(ConfigError, match=r"'runs/digit' is neither a folder nor a model"):
+        bounds("runs/digit")
+    with pytest.raises(ConfigError, match="Did you mean 'lrformer_digits'"):
+        bounds("lrformer_digit")
+
+
+@pytest.mark.parametrize("option", ["record", "figure"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(capsys, option):
+    with pytest.raises(RunFileError, match=r"/dev/null/b.png cannot be written"):
+        bounds("lrformer_digits", **{option: Path("/dev/null/b.png")})
+    assert capsys.readouterr().out == ""
 
 
 def test_every_module_keeps_its_name_on_a_narrow_screen(capsys, monkeypatch):

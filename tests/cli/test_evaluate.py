@@ -35,6 +35,7 @@ def test_a_run_is_measured_shown_and_kept_with_its_report(run):
     assert result.exit_code == 0, result.output
     scores = load_scores(run)
     assert f"{100 * scores('accuracy'):.2f}%" in result.output
+    assert f"uncertainty by {scores.default_score}" in result.output
     assert "ood-gray" in result.output
     assert (run / "report.html").read_text().startswith("<!doctype html>")
 
@@ -101,6 +102,10 @@ def test_arrays_of_any_other_model_are_measured_without_a_run(tmp_path):
         (("RUN", "--device", "gpu"), "device"),
         (("RUN", "--ood-arrays", "x.npy"), "belongs to --arrays"),
         (("--arrays", "no.npy", "no.npy"), "no.npy cannot be read"),
+        (("RUN", "--out", "/dev/null/x"), "metrics.json cannot be written"),
+        (("RUN", "--arrays", "x.npy", "y.npy"), "a run or --arrays, not both"),
+        (("--arrays", "x.npy", "y.npy", "--ood", "svhn"), "by --ood-arrays"),
+        (("--arrays", "x.npy", "y.npy", "--corruptions", "fog"), "--corruptions needs a run"),
     ],
 )
 def test_a_mistake_names_the_way_out(run, arguments, message):

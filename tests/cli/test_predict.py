@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lrformer.cli.main import app
-from lrformer.evaluation import predict_files
+from lrformer.cli.predict_command import WRITERS, Counted, _write_out
+from lrformer.evaluation import FilePrediction, predict_files
 from lrformer.training import load_run
 from tests.evaluation.made_run import write_image_folder, write_run
 
@@ -72,6 +73,40 @@ def test_globs_are_expanded_and_names_are_read_from_standard_input(place):
     names = "\n".join(row["file"] for row in rows)
     again = invoke(place / "run", "-", "--format", "json", input=f"{names}\n\n")
     assert json.loads(again.stdout) == rows
+
+
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_after_ctrl_c_the_json_array_is_closed_and_holds_what_was_done(
+    place, monkeypatch, num_rows
+):
+    rows = list(predict_files(load_run(place / "run"), [place / "broken.jpg"] * num_rows))
+
+    def interrupted(*_, **__):
+        yield from rows
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lrformer.evaluation.predict_files", interrupted)
+    result = invoke(place / "run", place / "data" / "test", "--format", "json")
+    assert result.exit_code == 130
+    assert len(json.loads(result.stdout)) == num_rows
+
+
+def test_ctrl_c_while_a_row_is_written_closes_the_json_array_too(monkeypatch):
+    class SlowReader(io.StringIO):
+        num_flushed = 0
+
+        def flush(self):
+            self.num_flushed += 1
+            if self.num_flushed == 3:
+                raise KeyboardInterrupt
+
+    out = SlowReader()
+    monkeypatch.setattr("sys.stdout", out)
+    row = FilePrediction(file="a.png", error="gone")
+    counted = Counted([row] * 5)
+    _write_out(WRITERS["json"](counted, 0), counted)
+    assert counted.is_stopped
+    assert len(json.loads(out.getvalue())) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lrformer.cli.main import app, main
+from lrformer.methods import METHODS
 from lrformer.training import OptimizerConfig, TrainConfig, load_run
 from lrformer.training.config import LARGEST_DEFAULT_BATCH, default_batch_size
 from lrformer.training.step import OptimizerStep
@@ -72,6 +73,8 @@ def test_several_seeds_make_several_runs(tmp_path):
         (["digits", "--augment", "stong"], "Did you mean 'strong'"),
         (["digits", "--recipe", "dept6"], "Did you mean 'depth6'"),
         (["digits", "--model-option", "depth"], "NAME=VALUE"),
+        (["digits", "--model", "certified_digits"], "--method deterministic"),
+        (["digits", "--attention", "dot_product"], "--method deterministic"),
     ],
 )
 def test_a_wrong_name_is_one_line_and_exit_code_two(
@@ -87,6 +90,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_two(
 def test_help_shows_the_defaults_of_the_config_and_an_example():
     shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
     assert "lrformer train digits" in shown
+    assert all(re.search(rf"\b{name}\b", shown) for name in METHODS)
     defaults = {
         field.name: field.default
         for config in (TrainConfig, OptimizerConfig)

@@ -186,7 +186,7 @@ def test_a_trained_run_is_never_written_over(tmp_path: Path) -> None:
 
 def test_damaged_missing_and_newer_folders_are_refused_in_words(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(ConfigError, match="is not a folder"):
+    with pytest.raises(ConfigError, match=r"^\S+ is not a folder; give the one"):
         load(folder)
     folder.mkdir()
     with pytest.raises(ConfigError, match=r"has no config.json"):

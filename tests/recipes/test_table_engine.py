@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from lrformer.recipes.table_record import TableRecord, read_table_record, write_
 from lrformer.recipes.table_run import Circumstances
 from lrformer.recipes.time_limit import TimeLimit
 from lrformer.training import load_run, update_metrics
+from lrformer.training.atomic_files import RunFileError
 from tests.recipes.made_table import QUIET, made_run, small_table, write_arrays
 
 HOW = Circumstances(runtime=QUIET)
@@ -252,6 +254,18 @@ def test_what_cannot_work_is_refused_before_anything_is_trained(
     calls, _ = made
     with pytest.raises(ConfigError, match=message):
         reproduce_table(small_table(data), tmp_path, **{"how": HOW, **change})
+    assert not calls
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_trained(
+    made, data, tmp_path
+):
+    calls, _ = made
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="is a folder; give a file"):
+        reproduce_table(small_table(data), out, record_path=tmp_path, how=HOW)
+    with pytest.raises(RunFileError, match="cannot be written"):
+        reproduce_table(small_table(data), out, record_path=Path("/dev/null/r.json"), how=HOW)
     assert not calls
 
 

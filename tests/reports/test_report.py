@@ -261,3 +261,16 @@ def test_scores_that_are_infinite_or_all_equal_can_be_drawn():
     far = from_arrays(probs, name="far", scores={"distance": flat}, default_score="distance")
     scores = evaluate(test, ood={"far": far}, config=EvaluationConfig(num_draws=5))
     assert "<svg" in render_report(Results(scores=scores, test=test, ood={"far": far}), title="")
+
+
+def test_the_curve_over_severities_holds_only_kinds_that_were_measured_at_all_of_them():
+    def page(*names):
+        test = _predictions(9, "pets/test")
+        corrupted = {name: _predictions(number, name) for number, name in enumerate(names)}
+        config = EvaluationConfig(num_draws=2)
+        scores = evaluate(test, corrupted=corrupted, config=config)
+        return render_report(Results(scores=scores, test=test, ood={}), title="pets")
+
+    assert "Kinds: fog." in page("fog-1", "fog-2", "contrast-2")
+    assert "Kinds:" not in page("fog-1", "fog-2", "contrast-1", "contrast-2")
+    assert "confidence under corruption" not in page("fog-1", "contrast-2")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lrformer.core import ConfigError
-from lrformer.training.atomic_files import read_json, write_json
+from lrformer.training.atomic_files import check_writable, read_json, write_json
 
 SCHEMA = 1
 # What may differ between the parts of a record: `sources` says more than the commit does.
@@ -25,12 +25,15 @@ class Journal:
             "settings": settings,
             "rows": [],
         }
-        if path is not None and path.exists():
+        if path is None:
+            return
+        check_writable(path)
+        if path.exists():
             self._adopt(read_json(path))
 
     def _adopt(self, found: Any) -> None:
         """Go on with what `found` holds, or raise if it was measured otherwise."""
-        if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
+        if not isinstance(found, dict) or not {"benchmark", "rows"} <= found.keys():
             raise ConfigError(f"{self.path} is no record of a benchmark; choose another --out.")
         flat_new, flat_old = (
             {**{k: v for k, v in r.items() if k not in _LOOSE}, **r.get("settings", {})}

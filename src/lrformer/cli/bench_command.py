@@ -65,8 +65,8 @@ def attention(
 ) -> None:
     """Time LRSA, norms and coefficients included, against the fastest of torch's fused attentions.
 
-    The record is written after every shape: run the same command again after an interruption, and it
-    goes on with those that are missing.
+    The record is written after every shape: run the same command again
+    after an interruption, and it goes on with those that are missing.
 
     Example: lrformer bench attention --shapes 64x6x1024 --widths 64 --backends sdpa
     """
@@ -143,8 +143,9 @@ def training(
 ) -> None:
     """Time training steps of lrformer_small_patch16_224 against timm's vit_small_patch16_224.
 
-    Forward, backward and AdamW on one random batch, bfloat16 autocast on a GPU, where both models are
-    compiled whole unless --compile says otherwise. Models that OUT holds already are not measured again.
+    Forward, backward and AdamW on one random batch, bfloat16 autocast on a GPU,
+    where both models are compiled whole unless --compile says otherwise.
+    Models that OUT holds already are not measured again.
 
     Example: lrformer bench training --batch 256 --backends sdpa,reference
     """
@@ -185,8 +186,9 @@ def inference(
 ) -> None:
     """Time forward passes of lrformer_small_patch16_224 against timm's vit_small_patch16_224.
 
-    On a GPU both have bfloat16 weights, compiled blocks unless --compile says otherwise, and the whole
-    pass is one CUDA graph. Rows that OUT holds already are not measured again.
+    On a GPU both have bfloat16 weights, compiled blocks unless --compile says
+    otherwise, and the whole pass is one CUDA graph.
+    Rows that OUT holds already are not measured again.
 
     Example: lrformer bench inference --batch 1,64 --backends sdpa
     """

@@ -53,8 +53,13 @@ def bounds(
 
     Example: lrformer bounds runs/digits --figure bounds.png
     """
+    from lrformer.training.atomic_files import check_writable
+
     _check_figure(figure)
     _check_radius(radius)
+    for path in (record, figure):
+        if path is not None:
+            check_writable(path)
     network, x = _open(model, data, root, images)
     run_bounds(network, x, radius=radius, json_path=record, figure_path=figure, seed=seed)
 
@@ -86,7 +91,7 @@ def _open(
     from lrformer.models import create_model
     from lrformer.training import Run, load
 
-    opened = load(name) if Path(name).is_dir() else create_model(name).eval()
+    opened = load(name) if Path(name).is_dir() else create_model(_known(name)).eval()
     if not isinstance(opened, Run):
         if data is not None:
             raise ConfigError(
@@ -102,6 +107,20 @@ def _open(
         _, split = load_ood_split(opened.config, data, root=root)
     rows = split.x[: min(num_images, len(split))]
     return opened.method, opened.preprocess(torch.as_tensor(rows))
+
+
+def _known(name: str) -> str:
+    """Return the name of a model, or raise for what is neither that nor a folder."""
+    from lrformer.core import ConfigError
+    from lrformer.core.registry import did_you_mean
+    from lrformer.models import list_models
+
+    if name not in list_models():
+        raise ConfigError(
+            f"'{name}' is neither a folder nor a model.{did_you_mean(name, list_models())} "
+            "`lrformer models` lists the models; `lrformer train` makes the folder of a run."
+        )
+    return name
 
 
 def run_bounds(
@@ -124,6 +143,7 @@ def run_bounds(
     """
     from lrformer.core import ConfigError, make_generator
     from lrformer.evaluation.bounds import bounds as compute_bounds
+    from lrformer.training.atomic_files import replace_file
 
     if radius is not None and x is None:
         raise ConfigError(
@@ -134,7 +154,7 @@ def run_bounds(
     report = compute_bounds(model, x, radius=radius, num_steps=num_steps, generator=generator)
     print_bounds(report)
     if json_path is not None:
-        json_path.write_text(json.dumps(report.to_record(), indent=2) + "\n", encoding="utf-8")
+        replace_file(json_path, f"{json.dumps(report.to_record(), indent=2)}\n".encode())
     if figure_path is not None:
         from lrformer.reports.bounds_figure import plot_bounds
 

@@ -80,12 +80,17 @@ def evaluate(
     from lrformer.core import ConfigError
     from lrformer.evaluation import EvaluationConfig, evaluate_run, over_seeds
     from lrformer.evaluation.plain_arrays import evaluate_arrays
+    from lrformer.training.atomic_files import check_writable
+    from lrformer.training.run_folder import METRICS_FILE
 
     config = EvaluationConfig(
         num_bins=bins, threshold=threshold, num_draws=draws, level=level, seed=seed
     )
     places = places or []
+    if out is not None:
+        check_writable(out / METRICS_FILE)
     if arrays is not None:
+        _check_arrays_alone(places, ood, corruptions)
         results = evaluate_arrays(*arrays, ood=[*(ood_arrays or []), *places], config=config)
         _finish(results, out, report=report)
         return
@@ -112,6 +117,24 @@ def evaluate(
         done.append(results.scores)
     if len(runs) > 1:
         _show_seeds(over_seeds(done, level=level), out)
+
+
+def _check_arrays_alone(
+    places: list[str], ood: list[str] | None, corruptions: list[str] | None
+) -> None:
+    """Raise for what needs a run, which arrays are not, rather than leave it out in silence."""
+    from lrformer.core import ConfigError
+
+    if ood:
+        raise ConfigError(
+            "--ood needs a run that can predict; with --arrays, give the probabilities on unknown data "
+            "by --ood-arrays."
+        )
+    if corruptions:
+        raise ConfigError("--corruptions needs a run that can predict; --arrays is none.")
+    for place in places:
+        if Path(place).is_dir():
+            raise ConfigError(f"{place} is a folder; evaluate a run or --arrays, not both at once.")
 
 
 def _sort_places(
@@ -150,7 +173,11 @@ def _finish(results: "Results", folder: Path | None, *, report: bool) -> None:
 
     from lrformer.reports.tables import text_rows
 
-    _show(results.scores.test_set, "value", text_rows(results.scores))
+    _show(
+        f"{results.scores.test_set}; uncertainty by {results.scores.default_score}",
+        "value",
+        text_rows(results.scores),
+    )
     if folder is None:
         return
     results.save(folder)
@@ -168,7 +195,11 @@ def _show_seeds(scores: "SeedScores", out: Path | None) -> None:
     from lrformer.reports.tables import text_rows
     from lrformer.training.atomic_files import write_json
 
-    _show(f"{scores.num_seeds} runs", "mean", text_rows(scores))
+    _show(
+        f"{scores.num_seeds} runs; uncertainty by {scores.default_score}",
+        "mean",
+        text_rows(scores),
+    )
     if out is not None:
         write_json(out / "seeds.json", to_record(scores))
         typer.echo(f"Over the seeds: {out / 'seeds.json'}")

@@ -66,9 +66,9 @@ def predict(
     rows = predict_files(loaded, files, batch_size=batch_size, seed=seed)
     counted = Counted(rows)
     width = min(max(len(str(path)) for path in files), WIDEST_FILE)
-    for line in WRITERS[output_format](counted, width):
-        sys.stdout.write(line)
-        sys.stdout.flush()
+    _write_out(WRITERS[output_format](counted, width), counted)
+    if counted.is_stopped:
+        raise KeyboardInterrupt
     typer.echo(
         f"{counted.total} image{'' if counted.total == 1 else 's'}: {counted.known} in distribution, {counted.unknown} out of "
         f"distribution ({loaded.decision.score} above {loaded.decision.threshold:.4g}), "
@@ -80,19 +80,40 @@ def predict(
 
 
 class Counted:
-    """Rows that are counted as they go by."""
+    """Rows that are counted as they go by; Ctrl-C is their end, so that a writer can close what it began."""
 
     def __init__(self, rows: "Iterable[FilePrediction]") -> None:
         self.rows = rows
         self.total = self.known = self.unknown = self.failed = 0
+        self.is_stopped = False
 
     def __iter__(self) -> "Iterator[FilePrediction]":
-        for row in self.rows:
+        rows = iter(self.rows)
+        while not self.is_stopped:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except KeyboardInterrupt:
+                self.is_stopped = True
+                return
             self.total += 1
             self.failed += row.error is not None
             self.known += row.is_in_distribution is True
             self.unknown += row.is_in_distribution is False
             yield row
+
+
+def _write_out(lines: Lines, counted: Counted) -> None:
+    """Write each line as it comes; after Ctrl-C only what closes the output."""
+    try:
+        for line in lines:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        counted.is_stopped = True
+        sys.stdout.writelines(lines)
+        sys.stdout.flush()
 
 
 def _record(row: "FilePrediction") -> dict[str, object]:
@@ -104,7 +125,8 @@ def _record(row: "FilePrediction") -> dict[str, object]:
 def _write_json(rows: "Iterable[FilePrediction]", width: int) -> Lines:
     """Yield one JSON array, an element a line."""
     del width
-    before = "["
+    before = ""
+    yield "["
     for row in rows:
         yield f"{before}\n{json.dumps(_record(row))}"
         before = ","

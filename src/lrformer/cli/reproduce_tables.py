@@ -25,8 +25,9 @@ SUMMARIES = {
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
 
-The next missing run is trained, evaluated and recorded, until all are there. Stop it by Ctrl-C or --time-limit,
-and the same command goes on; runs that RECORD holds are not made again, wherever they were made.
+The next missing run is trained, evaluated and recorded, until all are there.
+Stop it by Ctrl-C or --time-limit, and the same command goes on.
+Runs that RECORD holds are not made again, wherever they were made.
 
 Example: lrformer reproduce {name} --out runs/{name} --epochs 30 --seeds 3 --time-limit 8
 """

@@ -46,7 +46,12 @@ def train(
         typer.Option(help="A name from `lrformer models`.", show_default="by the data"),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="What makes the uncertainty.", show_default="lrformer")
+        str | None,
+        typer.Option(
+            help="What makes the uncertainty: lrformer (needs LRSA), deterministic, mc_dropout, mcd_gp, "
+            "dnn_sn, dnn_gp, duq, due, sngp or deep_ensemble.",
+            show_default="lrformer",
+        ),
     ] = None,
     start: Annotated[
         str | None,

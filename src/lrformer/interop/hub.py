@@ -128,8 +128,9 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the `config.json` of a saved model, or raise if it is missing, damaged or too new."""
     path = Path(folder) / CONFIG_FILE
+    content = _read(path)
     try:
-        config = json.loads(_read(path))
+        config = json.loads(content)
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON ({error}); save the model again.") from error
     schema = config.get("schema") if isinstance(config, dict) else None

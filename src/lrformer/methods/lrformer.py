@@ -41,7 +41,8 @@ class LRFormer(GaussianProcessMethod):
         if not any(isinstance(module, LRSA) for module in self.backbone.modules()):
             raise ConfigError(
                 f"{type(self.backbone).__name__} has no LRSA attention, so it is no LRFormer; use "
-                "create_model('lrformer_...'), or convert(model, attention='lrsa')."
+                "create_model('lrformer_...') or convert(model, attention='lrsa'), or give this model "
+                "another method, such as 'deterministic' (on the command line --method deterministic)."
             )
 
     def build_head(self, config: RandomFeatureGPConfig) -> nn.Module:

@@ -168,7 +168,10 @@ def describe_variant(variant: dict[str, Any]) -> str:
         words.append(
             f"{epochs} epochs" if whole is None else f"shortened to {epochs} of {whole} epochs"
         )
-    return ", ".join([*words, *(f"{key} {value}" for key, value in rest.items())])
+    for key, value in rest.items():
+        options = value.items() if isinstance(value, dict) else ()
+        words.append(f"{key} {' '.join(f'{k}={v}' for k, v in options) or value}")
+    return ", ".join(words)
 
 
 def variant_slug(variant: dict[str, Any]) -> str:

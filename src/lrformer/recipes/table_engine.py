@@ -19,7 +19,7 @@ from lrformer.recipes.table_record import (
 )
 from lrformer.recipes.table_run import Circumstances, PlannedRun, failed_run, make_run
 from lrformer.recipes.time_limit import TimeLimit
-from lrformer.training.atomic_files import RunFileError
+from lrformer.training.atomic_files import RunFileError, check_writable
 from lrformer.training.journal import read_log
 from lrformer.training.run_folder import CONFIG_FILE, is_finished
 from lrformer.training.splits import load_splits
@@ -129,6 +129,7 @@ def reproduce_table(
     record = read_table_record(path, table=table.name, data=table.data)
     plan = plan_runs(table, rows=rows, num_seeds=num_seeds)
     if not is_listing:
+        check_writable(path)
         _check_data(plan, how.ood)
     stopped, errors = None, []
     with TimeLimit(time_limit) as limit:

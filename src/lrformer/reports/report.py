@@ -119,17 +119,23 @@ def _unknown_section(results: Results) -> Section:
 
 
 def _corrupted_section(scores: Scores) -> Section:
-    by_severity: dict[int, list[str]] = {}
+    by_kind: dict[str, dict[int, str]] = {}
     for entry in scores.of_role("corrupted"):
-        if found := re.fullmatch(r".*-([1-5])", entry.name):
-            by_severity.setdefault(int(found[1]), []).append(entry.name)
+        if found := re.fullmatch(r"(.*)-([1-5])", entry.name):
+            by_kind.setdefault(found[1], {})[int(found[2])] = entry.name
+    severities = {severity for sets in by_kind.values() for severity in sets}
+    # A kind that was measured at some severities only would bend the curve where it comes in.
+    whole = {kind: sets for kind, sets in by_kind.items() if sets.keys() == severities}
     drawn = ""
-    if by_severity:
+    if whole:
+        others = "" if whole.keys() == by_kind.keys() else f" Kinds: {', '.join(whole)}."
         drawn = figure(
-            severity_figure(scores, by_severity),
+            severity_figure(
+                scores, {level: [sets[level] for sets in whole.values()] for level in severities}
+            ),
             title="Under corruption",
             meaning="As images get worse, accuracy falls; confidence should fall with it. Where confidence stays "
-            "above accuracy, the model does not notice.",
+            f"above accuracy, the model does not notice.{others}",
         )
     content = (
         "<p>The test images again, with noise, blur, weather and the like added.</p>"

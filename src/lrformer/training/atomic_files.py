@@ -40,6 +40,19 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+def check_writable(path: Path) -> None:
+    """Raise if no file can be put at `path`, before the work whose result it will hold; its folder is made."""
+    reason = "it is a folder" if path.is_dir() else None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason is not None:
+        raise RunFileError(f"{path} cannot be written ({reason}); choose another file.")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON; NaN has no place in JSON and becomes null."""
     text = json.dumps(_finite(value), indent=1, allow_nan=False)
@@ -102,6 +115,8 @@ def _read(path: Path) -> bytes:
 
 
 def _check_there(path: Path) -> None:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; give a file.")
     if not path.is_file():
         raise ConfigError(f"{path} is missing; {path.parent} is no run folder, or not a whole one.")
 

@@ -165,7 +165,7 @@ def _convert_timm(config: TrainConfig, split: Split) -> nn.Module:
     except (RuntimeError, OSError, TypeError) as error:
         raise ConfigError(
             f"timm could not make '{name}' ({error}); without a network, put its weights into the "
-            "cache of huggingface_hub, or pass pretrained=False for random ones."
+            "cache of huggingface_hub, or take random ones: pretrained=False (--no-pretrained)."
         ) from error
     return convert(backbone, inplace=True, **settings)
 
