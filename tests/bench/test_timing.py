@@ -127,3 +127,7 @@ def test_a_captured_work_keeps_the_inputs_that_it_reads():
     replay()
     place.wait()
     assert torch.equal(out, torch.full_like(out, 3.0 * 2**20))
+
+
+def test_without_a_gpu_the_kernels_that_need_one_are_left_out():
+    assert Place("cpu").backends == ("reference", "sdpa")

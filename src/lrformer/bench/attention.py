@@ -61,7 +61,7 @@ class AttentionBenchConfig:
         chosen = {
             "shapes": GOAL_SHAPES if place.is_cuda else SMALL_SHAPES,
             "widths": GOAL_WIDTHS if place.is_cuda else SMALL_WIDTHS,
-            "backends": BACKENDS[1:],
+            "backends": place.backends,
             "is_compiled": place.is_cuda,
             "dtype": "bfloat16" if place.is_cuda else "float32",
         }

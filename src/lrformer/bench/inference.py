@@ -80,7 +80,7 @@ def bench_inference(
             place,
             journal,
             make,
-            backends=config.backends or usual_backends(),
+            backends=config.backends or usual_backends(place),
             batch=batch,
             way=way,
             is_graph=place.is_cuda,

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from lrformer.attention import use_backend
-from lrformer.attention.backends import BACKENDS
 from lrformer.bench.attention import check_backends, check_effort
 from lrformer.bench.place import Place
 from lrformer.core import ConfigError
@@ -61,9 +60,9 @@ def make_contenders(backends: tuple[str, ...]) -> tuple[ModelContender, list[Mod
     return ModelContender(attention=None, backend=None), ours
 
 
-def usual_backends() -> tuple[str, ...]:
-    """Return our backends, latest first, without the one that keeps whole matrices."""
-    return tuple(name for name in reversed(BACKENDS[1:]) if name != "reference")
+def usual_backends(place: Place) -> tuple[str, ...]:
+    """Return our backends that can run there, latest first, without the one that keeps whole matrices."""
+    return tuple(name for name in reversed(place.backends) if name != "reference")
 
 
 def compile_model(model: nn.Module, way: str) -> None:

@@ -15,6 +15,7 @@ import torch
 
 import lrformer
 from lrformer._version import __version__
+from lrformer.attention.backends import BACKENDS
 from lrformer.core import ConfigError
 
 GIB = 2**30
@@ -102,6 +103,11 @@ class Place:
         if self.is_cuda:
             return torch.cuda.get_device_properties(self.device).L2_cache_size
         return 32 * 2**20
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Our backends that can run here."""
+        return tuple(name for name in BACKENDS[1:] if self.is_cuda or name != "triton")
 
     @property
     def matrix_limit_bytes(self) -> int:

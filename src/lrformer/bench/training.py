@@ -81,7 +81,7 @@ def bench_training(
         place,
         journal,
         make,
-        backends=config.backends or usual_backends(),
+        backends=config.backends or usual_backends(place),
         batch=batch,
         way=way,
         is_graph=False,

@@ -17,7 +17,9 @@ app = typer.Typer(
 
 BackendsOption = Annotated[
     list[str] | None,
-    typer.Option(help="Ours to measure; with commas, or repeated.", show_default="all"),
+    typer.Option(
+        help="Ours to measure; with commas, or repeated.", show_default="all that can run"
+    ),
 ]
 RepeatsOption = Annotated[int, typer.Option(help="Most samples of each figure.")]
 SecondsOption = Annotated[float, typer.Option(help="About how long each figure is measured.")]
@@ -120,7 +122,8 @@ DepthOption = Annotated[
 ModelBackendsOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Ours to measure; with commas, or repeated.", show_default="all but reference"
+        help="Ours to measure; with commas, or repeated.",
+        show_default="all that can run but reference",
     ),
 ]
 
