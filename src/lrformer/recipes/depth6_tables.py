@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from lrformer.recipes.experiment import Experiment
 from lrformer.recipes.optimization import MODERN, PAPER, with_optimizer
 from lrformer.recipes.paper import alpha_for, depth6
 from lrformer.recipes.printed import ABLATION, ALPHA, ATTENTIONS, printed_on, printed_row
@@ -94,15 +93,7 @@ def attentions(
         name="attentions",
         title="Attentions under a linear head, depth 6",
         data=data,
-        rows=tuple(
-            TableRow(
-                name=name,
-                title=title,
-                experiment=_plain_experiment(data, optimizer, pixels, overrides, SAME_HEAD),
-                printed=printed_row(ATTENTIONS, data, name),
-            )
-            for name, title, overrides in rows
-        ),
+        rows=_attention_rows(rows, ATTENTIONS, data, optimizer, pixels),
         place="table 3",
         printed_on=printed_on(ATTENTIONS, data),
         baseline="dot_product",
@@ -135,15 +126,7 @@ def alpha_table(*, data: str = "cifar10", optimizer: str | None = None, pixels: 
         name="alpha",
         title="The effect of alpha, linear head, depth 6",
         data=data,
-        rows=tuple(
-            TableRow(
-                name=name,
-                title=title,
-                experiment=_plain_experiment(data, optimizer, pixels, overrides, SAME_HEAD),
-                printed=printed_row(ALPHA, data, name),
-            )
-            for name, title, overrides in rows
-        ),
+        rows=_attention_rows(rows, ALPHA, data, optimizer, pixels),
         place="table 4",
         printed_on=printed_on(ALPHA, data),
         baseline="dot_product",
@@ -152,16 +135,22 @@ def alpha_table(*, data: str = "cifar10", optimizer: str | None = None, pixels: 
     )
 
 
-def _plain_experiment(
-    data: str, optimizer: str, pixels: int, overrides: dict[str, Any], choice: str
-) -> Experiment:
-    """Return the plain depth-6 experiment with another attention."""
-    plain = depth6(data=data, method="deterministic", pixels=pixels)
-    experiment = with_optimizer(plain, optimizer)
-    return dataclasses.replace(
-        experiment,
-        config=_with_attention(experiment.config, **overrides),
-        choices=(*experiment.choices, choice, *(() if data == "cifar100" else (ON_CIFAR100,))),
+def _attention_rows(
+    rows: Any, printed: Any, data: str, optimizer: str, pixels: int
+) -> tuple[TableRow, ...]:
+    """Return rows that differ in the attention alone, from (name, title, overrides of the model)."""
+    plain = with_optimizer(depth6(data=data, method="deterministic", pixels=pixels), optimizer)
+    choices = (*plain.choices, SAME_HEAD, *(() if data == "cifar100" else (ON_CIFAR100,)))
+    return tuple(
+        TableRow(
+            name=name,
+            title=title,
+            experiment=dataclasses.replace(
+                plain, config=_with_attention(plain.config, **overrides), choices=choices
+            ),
+            printed=printed_row(printed, data, name),
+        )
+        for name, title, overrides in rows
     )
 
 
