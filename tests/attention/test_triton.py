@@ -369,3 +369,79 @@ def test_the_kernels_refuse_a_cpu_tensor():
     q = torch.randn(1, 1, 8, 16)
     with pytest.raises(ConfigError, match="runs on a CUDA device, and q is on cpu"):
         _kernels()(q, q, q, torch.ones(1, 1))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"normalizer": "paper"},
+        {"normalizer": "symmetric", "length_free": True},
+        {"normalizer": "floor", "floor": 1e-3},
+        {"normalizer": "floor", "floor": 1e3},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_a_coefficient_gives_its_gradient_to_everything_that_it_is_made_of(settings, dtype):
+    """Values that grow with their token: sharper weights change the output a lot, and so does the norm of q."""
+    x, q, _, _, grad = draw("gauss", 19, 16, dtype)
+    v, grad = q * 2, grad + q
+    alpha = torch.tensor([60.0, 90.0], device=DEVICE)
+    is_free = settings.get("length_free", False)
+
+    def call(backend: str):
+        def attend(q: Tensor, v: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
+            alpha = alpha / 19**0.5 if is_free else alpha
+            return lrsa_attention(q, q, v, x, alpha=alpha, backend=backend, **settings)
+
+        return attend
+
+    parts = (q, v, x, alpha)
+    exact = results(call("reference"), *(part.double() for part in parts), grad=grad)
+    ours = results(call("triton"), *parts, grad=grad)
+    names = ("out", "q", "v", "x", "alpha")
+    for name, actual, expected in zip(names, ours, exact, strict=True):
+        bound = (5 if name in ("x", "alpha") else 1) * BOUND[dtype]
+        assert norm_error(actual, expected) < bound, name
+
+
+@needs_kernels
+@pytest.mark.parametrize("blank", ["q", "x"])
+def test_a_sample_whose_queries_or_tokens_are_zero_has_finite_gradients(blank):
+    x, q, _, v, grad = draw("gauss", 9, 16, torch.float16)
+    (q if blank == "q" else x)[0] = 0
+
+    def call(q: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return lrsa_attention(q, q, v, x, alpha=100.0, backend="triton")
+
+    assert all(torch.isfinite(part).all() for part in results(call, q, v, x, grad=grad))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("num_tokens", "rows"), [(197, 16), (192, 64), (193, 16), (215, 32), (225, 64), (5, 16)]
+)
+def test_the_last_block_of_a_head_is_as_small_as_its_rows_are_few(num_tokens, rows):
+    _kernels()
+    from lrformer.attention.backends.triton import launching
+
+    assert launching._last({"num_tokens": num_tokens, "BLOCK_M": 64}) == rows
+
+
+@needs_kernels
+@pytest.mark.parametrize("num_tokens", [70, 84])
+def test_a_last_block_of_fewer_rows_gives_the_same(num_tokens, monkeypatch):
+    """Blocks of 64 rows and one more of 16 or 32."""
+    _kernels()
+    from lrformer.attention.backends.triton import launching
+
+    monkeypatch.setattr(launching, "FIXED", {**(launching.FIXED or {}), "BLOCK_M": 64})
+    _, q, _, v, grad = draw("gauss", num_tokens, 16, torch.float16, heads=1)
+    parts = (q, v, torch.full((2, 1), 0.05, device=DEVICE))
+    ours = results(_coefficient_call("triton", tie_qk=True), *parts, grad=grad)
+    exact = _coefficient_call("reference", tie_qk=True)
+    for actual, expected in zip(
+        ours, results(exact, *(part.double() for part in parts), grad=grad), strict=True
+    ):
+        assert norm_error(actual, expected) < BOUND[torch.float16]

@@ -57,20 +57,55 @@ def lrsa_coefficient(
     """
     check_tokens(q, k, x, key_padding_mask)
     wide = torch.promote_types(q.dtype, torch.float32)
-    q, k, x = (without_padding(part.to(wide), key_padding_mask) for part in (q, k, x))
-    largest = torch.linalg.vector_norm(x, dim=-1).amax(-1).unsqueeze(-1)
+    q, k, x = (without_padding(part, key_padding_mask) for part in (q, k, x))
+    largest = _largest_norm(x, wide)
     if normalizer == "m":
         return alpha / (largest.square() + eps).expand(q.shape[:2])
-    norm_q = torch.linalg.vector_norm(q, dim=(-2, -1))
+    norm_q = torch.linalg.vector_norm(q, dim=(-2, -1), dtype=wide)
     if normalizer == "floor":
         norm_q = torch.maximum(norm_q, floor * largest)
     elif normalizer == "symmetric":
-        norm_k = torch.linalg.vector_norm(k, dim=(-2, -1))
+        norm_k = torch.linalg.vector_norm(k, dim=(-2, -1), dtype=wide)
         both = torch.stack([norm_q, norm_k], -1)
         norm_q = torch.linalg.vector_norm(both, dim=-1) * 0.5**0.5
     if length_free:
         alpha = alpha * num_valid_tokens(x, key_padding_mask).to(wide).sqrt()
     return alpha / (norm_q * largest + eps)
+
+
+def tied_coefficient(
+    squares: Float[Tensor, "b h n"],
+    x: Float[Tensor, "b n e"],
+    *,
+    alpha: float | Float[Tensor, " h"],
+    normalizer: str,
+    eps: float,
+    floor: float,
+    length_free: bool,
+) -> tuple[Float[Tensor, "b h"], Float[Tensor, "b h"]]:
+    r"""Return `lrsa_coefficient` of tied queries and keys from their squared norms, and its slope.
+
+    Nothing flows back through `squares`. The slope is :math:`(\partial c/\partial\|Q\|_F)/\|Q\|_F`, with which
+    the gradient g of c reaches q as :math:`g\cdot\text{slope}\cdot q`.
+    """
+    largest = _largest_norm(x, squares.dtype)
+    norm = squares.sum(-1).sqrt()
+    acting = torch.maximum(norm, floor * largest) if normalizer == "floor" else norm
+    if length_free:
+        alpha = alpha * squares.shape[-1] ** 0.5
+    denominator = acting * largest + eps
+    coefficient = alpha / denominator
+    with torch.no_grad():
+        # The least number keeps a nearly blank sample finite; the norm itself has no slope at zero.
+        slope = (-coefficient * largest / (denominator * norm)).clamp_min(-1e30)
+        is_acting = (norm > 0) & (norm >= acting)
+        slope = torch.where(is_acting, slope, 0.0)
+    return coefficient, slope
+
+
+def _largest_norm(x: Float[Tensor, "b n e"], dtype: torch.dtype) -> Float[Tensor, "b 1"]:
+    """Return the largest norm of a token of each sample."""
+    return torch.linalg.vector_norm(x, dim=-1, dtype=dtype).amax(-1, keepdim=True)
 
 
 def num_valid_tokens(

@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lrformer.attention.backends import reference, resolve_backend
-from lrformer.attention.coefficient import check_normalizer, lrsa_coefficient
+from lrformer.attention.backends import norm_kernels, reference, resolve_backend
+from lrformer.attention.coefficient import check_normalizer, lrsa_coefficient, tied_coefficient
 from lrformer.attention.masks import check_inputs, check_tokens, without_padding
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
@@ -48,25 +48,42 @@ def lrsa_attention(
     check_normalizer(normalizer, length_free=length_free, floor=floor, eps=eps)
     q_padded = without_padding(q, key_padding_mask)
     k_padded = q_padded if k is q else without_padding(k, key_padding_mask)
-    coefficient = lrsa_coefficient(
+    return _attend(
         q_padded,
         k_padded,
+        without_padding(v, key_padding_mask),
         x,
+        key_padding_mask=key_padding_mask,
+        dropout_p=dropout_p,
+        backend=backend,
         alpha=alpha,
         normalizer=normalizer,
         eps=eps,
         floor=floor,
         length_free=length_free,
-        key_padding_mask=key_padding_mask,
     )
-    return resolve_backend(backend).squared_distance(
-        q_padded,
-        k_padded,
-        without_padding(v, key_padding_mask),
-        coefficient,
-        key_padding_mask=key_padding_mask,
-        dropout_p=dropout_p,
-    )
+
+
+def _attend(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n d"],
+    x: Float[Tensor, "b n e"],
+    *,
+    key_padding_mask: Bool[Tensor, "b n"] | None,
+    dropout_p: float,
+    backend: str,
+    **settings: Any,
+) -> Float[Tensor, "b h n d"]:
+    """Return the attention of `lrsa_attention`; `settings` are those of the coefficient."""
+    masks = {"key_padding_mask": key_padding_mask, "dropout_p": dropout_p}
+    kernels = norm_kernels(backend, q, k, v, **masks)
+    if kernels is None or settings["normalizer"] == "m":  # which has no norm of q
+        coefficient = lrsa_coefficient(q, k, x, key_padding_mask=key_padding_mask, **settings)
+        return resolve_backend(backend).squared_distance(q, k, v, coefficient, **masks)
+    squares = kernels.squared_norms(q)
+    coefficient, slope = tied_coefficient(squares, x, **settings)
+    return kernels.tied_squared_distance(q, v, coefficient, squares, slope)
 
 
 def _check_alpha(alpha: float | Tensor) -> None:
@@ -190,13 +207,15 @@ class LRSA(MultiheadSelfAttention):
         dropout_p: float,
     ) -> Float[Tensor, "b h n d"]:
         """Return the values averaged by the softmax of the regularized squared distances."""
-        return resolve_backend(self.backend).squared_distance(
+        return _attend(
             q,
             k,
             v,
-            self.coefficient(q, k, x, masks.padding),
+            x,
             key_padding_mask=masks.padding,
             dropout_p=dropout_p,
+            backend=self.backend,
+            **self._settings(q),
         )
 
     def weights(
@@ -220,18 +239,18 @@ class LRSA(MultiheadSelfAttention):
         key_padding_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h"]:
         """Return this module's factor in front of the squared distances (eq. 5)."""
+        return lrsa_coefficient(q, k, x, key_padding_mask=key_padding_mask, **self._settings(q))
+
+    def _settings(self, q: Tensor) -> dict[str, Any]:
+        """Return the settings of the coefficient, as wide as that of `q` is."""
         wide = torch.promote_types(q.dtype, torch.float32)
-        return lrsa_coefficient(
-            q,
-            k,
-            x,
-            alpha=self.effective_alpha().to(wide),
-            normalizer=self.normalizer,
-            eps=self.eps,
-            floor=self.floor,
-            length_free=self.length_free,
-            key_padding_mask=key_padding_mask,
-        )
+        return {
+            "alpha": self.effective_alpha().to(wide),
+            "normalizer": self.normalizer,
+            "eps": self.eps,
+            "floor": self.floor,
+            "length_free": self.length_free,
+        }
 
     def extra_repr(self) -> str:
         """Return the part of `repr` that names the settings."""

@@ -1,9 +1,13 @@
 """How a similarity is computed. Reached only through the attention files.
 
-Every backend is a module with the same two functions: `dot_product` and `squared_distance`.
+Every backend is a module with the same two functions: `dot_product` and `squared_distance`. That of our kernels
+has two more, for coefficients that depend on the norms of the queries.
 """
 
 from types import ModuleType
+
+import torch
+from torch import Tensor
 
 from lrformer.attention.backends import automatic, reference, sdpa
 from lrformer.core import ConfigError
@@ -31,4 +35,33 @@ def resolve_backend(name: str) -> ModuleType:
     return triton
 
 
-__all__ = ["BACKENDS", "reference", "resolve_backend", "sdpa"]
+def norm_kernels(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    key_padding_mask: Tensor | None,
+    dropout_p: float,
+) -> ModuleType | None:
+    """Return the backend that gives q the gradient of its own norm, where `name` stands for it in this call.
+
+    Those are the kernels for tied queries and keys, 16-bit numbers and no padding. float32 is left out:
+    its kernels see shifted queries, of another norm.
+    """
+    if k is not q or key_padding_mask is not None or name not in ("auto", "triton"):
+        return None
+    is_narrow = q.dtype in (torch.bfloat16, torch.float16)
+    if not is_narrow or not q.dtype == v.dtype == sdpa.kernel_dtype(v):
+        return None
+    if not automatic.HAS_TRITON or (name == "auto" and not q.is_cuda):
+        return None
+    from lrformer.attention.backends import triton
+
+    reason = triton.refusal(
+        q, k, v, attn_mask=None, is_causal=False, dropout_p=dropout_p, dtype=q.dtype
+    )
+    return triton if reason is None else None
+
+
+__all__ = ["BACKENDS", "norm_kernels", "reference", "resolve_backend", "sdpa"]

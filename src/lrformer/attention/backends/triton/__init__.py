@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lrformer.attention.backends import sdpa
-from lrformer.attention.backends.triton import differentiable
+from lrformer.attention.backends.triton import differentiable, operators
 from lrformer.attention.backends.triton.launching import IS_INTERPRETED, why_unusable
 from lrformer.core import ConfigError
 
@@ -53,13 +53,38 @@ def squared_distance(
         q, k = q - shift, k - shift
     dtype = sdpa.kernel_dtype(v)
     q, v, coefficient = q.to(dtype), v.to(dtype), coefficient.float()
-    has_backward = torch.is_grad_enabled() and any(
-        part.requires_grad for part in (q, k, v, coefficient)
-    )
     if is_tied and key_padding_mask is None:
-        return differentiable.tied_squared_distance(q, v, coefficient, has_backward)
+        return tied_squared_distance(q, v, coefficient, squared_norms(q), None)
     k = q if is_tied else k.to(dtype)
+    has_backward = _has_backward(q, k, v, coefficient)
     return differentiable.squared_distance(q, k, v, coefficient, key_padding_mask, has_backward)
+
+
+def squared_norms(q: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n"]:
+    """Return ||q_i||^2 of every token in float32, without a gradient."""
+    return operators.squared_norms(q.detach())
+
+
+def tied_squared_distance(
+    q: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n d"],
+    coefficient: Float[Tensor, "b h"],
+    squares: Float[Tensor, "b h n"],
+    slope: Float[Tensor, "b h"] | None,
+) -> Float[Tensor, "b h n d"]:
+    """Return softmax(-coefficient ||q_i - q_j||^2) v for calls that `refusal` lets through.
+
+    Args:
+        squares: The `squared_norms` of q.
+        slope: (dc / d||Q||) / ||Q|| where the coefficient c was computed from `squares`, through which
+            nothing flows back: the gradient of q then has that part too, at no cost.
+    """
+    has_backward = _has_backward(q, v, coefficient)
+    return differentiable.tied_squared_distance(q, v, coefficient, squares, slope, has_backward)
+
+
+def _has_backward(*parts: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
 
 
 def refusal(

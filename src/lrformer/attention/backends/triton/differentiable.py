@@ -15,7 +15,7 @@ from lrformer.attention.backends.triton import operators
 
 
 def tied_squared_distance(*inputs: Any) -> Tensor:
-    """Return softmax(-c ||q_i - q_j||^2) v of (q, v, c, has_backward)."""
+    """Return softmax(-c ||q_i - q_j||^2) v of (q, v, c, squares, slope, has_backward)."""
     if _is_transformed():
         return TiedSquaredDistance.apply(*inputs)[0]
     return operators.tied_squared_distance(*inputs)[0]
@@ -36,7 +36,7 @@ def _is_transformed() -> bool:
 
 
 class TiedSquaredDistance(torch.autograd.Function):
-    """softmax(-c ||q_i - q_j||^2) v of (q, v, c, has_backward)."""
+    """softmax(-c ||q_i - q_j||^2) v of (q, v, c, squares, slope, has_backward)."""
 
     generate_vmap_rule = True
 
@@ -49,12 +49,12 @@ class TiedSquaredDistance(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep what the backward pass reads."""
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*inputs[:3], *output)
+        ctx.save_for_backward(*inputs[:5], *output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Return the gradients of the inputs."""
-        return *_TiedGradient.apply(grads[0], *ctx.saved_tensors), None
+        return *_TiedGradient.apply(grads[0], *ctx.saved_tensors), None, None, None
 
 
 class SquaredDistance(torch.autograd.Function):
@@ -113,11 +113,12 @@ def _no_second_derivative(ctx: Any, *_: Any) -> None:
 
 
 def _keep_tied(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:3], *output)
+    ctx.save_for_backward(*inputs[:5], *output)
 
 
 def _tied_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    return *operators.tied_squared_distance_backward(grad, *ctx.saved_tensors), None
+    gradients = operators.tied_squared_distance_backward(grad, *ctx.saved_tensors)
+    return *gradients, None, None, None
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

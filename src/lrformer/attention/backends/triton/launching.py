@@ -13,20 +13,20 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
-# (rows of a program, rows of a step of its loop, warps, stages of the pipeline)
-Choice = tuple[int, int, int, int]
+# (rows of a program, rows of a step of its loop, warps, stages of the pipeline, registers of a thread at most)
+Choice = tuple[int, int, int, int, int | None]
 
 FORWARD: tuple[Choice, ...] = (
-    (128, 64, 8, 3),
-    (128, 32, 4, 4),
-    (64, 64, 4, 3),
-    (128, 64, 4, 2),
+    (128, 64, 8, 3, None),
+    (128, 32, 4, 4, None),
+    (64, 64, 4, 3, None),
+    (128, 64, 4, 2, None),
 )
 BACKWARD: tuple[Choice, ...] = (
-    (64, 64, 4, 2),
-    (64, 64, 4, 3),
-    (128, 64, 8, 2),
-    (64, 32, 4, 2),
+    (64, 64, 4, 2, None),
+    (64, 64, 4, 3, None),
+    (128, 64, 8, 2, None),
+    (64, 32, 4, 2, None),
 )
 IS_INTERPRETED: bool = knobs.runtime.interpret
 # Taken instead of the fastest where it is set: the interpreter cannot measure.
@@ -60,11 +60,16 @@ def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
     on disk. Later calls go past the tuner, whose bookkeeping costs more than a launch.
     """
     configs = [
-        triton.Config({"BLOCK_M": rows, "BLOCK_N": others}, num_warps=warps, num_stages=stages)
-        for rows, others, warps, stages in space
+        triton.Config(
+            {"BLOCK_M": rows, "BLOCK_N": others},
+            num_warps=warps,
+            num_stages=stages,
+            maxnreg=registers,
+        )
+        for rows, others, warps, stages, registers in space
     ]
-    has_tail = "TAIL" in kernel.arg_names
-    tunable: Any = triton.heuristics({"TAIL": _tail})(kernel) if has_tail else kernel
+    left_over = {name: rule for name, rule in LEFT_OVER.items() if name in kernel.arg_names}
+    tunable: Any = triton.heuristics(left_over)(kernel) if left_over else kernel
     if not IS_INTERPRETED:
         tunable = triton.autotune(configs, key=KEY, cache_results=True)(tunable)
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -83,8 +88,8 @@ def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
                 tunable[grid](*arguments, **constants)
             chosen[kind] = tunable.best_config.all_kwargs()
             return
-        if has_tail:
-            choice = {**choice, "TAIL": _tail({"num_tokens": num_tokens, **choice})}
+        sizes = {"num_tokens": num_tokens, **choice}
+        choice = {**choice, **{name: rule(sizes) for name, rule in left_over.items()}}
         grid_size = num_slots * -(-num_tokens // choice["BLOCK_M"])
         run(kernel, grid_size, *arguments, **constants, **choice)
 
@@ -100,9 +105,18 @@ def run(kernel: Any, num_programs: int, *arguments: Any, **constants: Any) -> No
 
 
 def _tail(arguments: dict[str, Any]) -> int:
-    """Return the block that holds the tokens left over by whole blocks: 0 if there are none."""
+    """Return the step of the loop that holds the tokens left over by whole ones: 0 if there are none."""
     left = arguments["num_tokens"] % arguments["BLOCK_N"]
     return max(16, _power_of_two(left)) if left else 0
+
+
+def _last(arguments: dict[str, Any]) -> int:
+    """Return the rows of the last program of a head: as few as hold those left over by whole blocks."""
+    left = arguments["num_tokens"] % arguments["BLOCK_M"]
+    return max(16, _power_of_two(left)) if left else arguments["BLOCK_M"]
+
+
+LEFT_OVER = {"TAIL": _tail, "LAST": _last}
 
 
 def _power_of_two(number: int) -> int:

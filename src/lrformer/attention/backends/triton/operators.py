@@ -24,32 +24,56 @@ _untied_backward_keys = tuned(untied.backward_keys_kernel, BACKWARD)
 _untied_backward_queries = tuned(untied.backward_queries_kernel, BACKWARD)
 
 
+@torch.library.custom_op("lrformer::squared_norms", mutates_args=())
+def squared_norms(q: Tensor) -> Tensor:
+    """Return ||q_i||^2 of every token in float32; it has no gradient."""
+    return _squares(rows_contiguous(q))
+
+
+@squared_norms.register_fake
+def _(q: Tensor) -> Tensor:
+    return _per_token(q)
+
+
 @torch.library.custom_op("lrformer::tied_squared_distance", mutates_args=())
 def tied_squared_distance(
-    q: Tensor, v: Tensor, coefficient: Tensor, has_backward: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return softmax(-c ||q_i - q_j||^2) v; and for the backward pass what rounding took, 1/D_i, ||q_i||^2."""
+    q: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    squares: Tensor,
+    slope: Tensor | None,
+    has_backward: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return softmax(-c ||q_i - q_j||^2) v; and for the backward pass what rounding took, and 1/D_i.
+
+    `squares` are the `squared_norms` of q. Where c is a function of ||Q||, which is not seen from outside,
+    `slope` is (dc / d||Q||) / ||Q||, and the gradient of q has that part too.
+    """
     q, v, coefficient = rows_contiguous(q), rows_contiguous(v), coefficient.contiguous()
     batch, heads, tokens, _ = q.shape
     out, rest, share = tokens_first(v), _rest(v, has_backward), _per_token(q)
-    squares = _squares(q)
     _tied_forward(
         batch * heads,
         tokens,
-        q, v, coefficient, squares, out, rest, share,
+        q, v, coefficient, squares.contiguous(), out, rest, share,
         *q.stride()[:3], *v.stride()[:3],
         heads, tokens,
         HAS_REST=rest.numel() > 0,
         **constants_of(q),
     )  # fmt: skip
-    return out, rest, share, squares
+    return out, rest, share
 
 
 @tied_squared_distance.register_fake
 def _(
-    q: Tensor, v: Tensor, coefficient: Tensor, has_backward: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tokens_first(v), _rest(v, has_backward), _per_token(q), _per_token(q)
+    q: Tensor,
+    v: Tensor,
+    coefficient: Tensor,
+    squares: Tensor,
+    slope: Tensor | None,
+    has_backward: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return tokens_first(v), _rest(v, has_backward), _per_token(q)
 
 
 @torch.library.custom_op("lrformer::tied_squared_distance_backward", mutates_args=())
@@ -58,28 +82,34 @@ def tied_squared_distance_backward(
     q: Tensor,
     v: Tensor,
     coefficient: Tensor,
+    squares: Tensor,
+    slope: Tensor | None,
     out: Tensor,
     rest: Tensor,
     share: Tensor,
-    squares: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, v and the coefficient."""
     grad, q, v = rows_contiguous(grad), rows_contiguous(q), rows_contiguous(v)
-    share, squares = share.contiguous(), squares.contiguous()
+    coefficient, squares, share = coefficient.contiguous(), squares.contiguous(), share.contiguous()
     batch, heads, tokens, _ = q.shape
     factor = factor_of(q)
-    shared, delta = _gradient_parts(out, rest, grad, share, factor)
-    grad_q, grad_v, grad_c = tokens_first(q), tokens_first(v), _per_token(q)
+    shared, delta, arrived = _gradient_parts(out, rest, grad, share, factor)
+    grad_q, grad_v, parts = tokens_first(q), tokens_first(v), _per_token(q)
+    grad_c = torch.empty_like(coefficient)
+    if tokens == 0:
+        grad_c.zero_()
     _tied_backward(
         batch * heads,
         tokens,
-        q, v, shared, coefficient.contiguous(), squares, delta, grad_q, grad_v, grad_c,
+        q, v, shared, coefficient, coefficient if slope is None else slope.contiguous(),
+        squares, delta, arrived, grad_q, grad_v, parts, grad_c,
         *q.stride()[:3], *v.stride()[:3],
         heads, tokens,
         factor=factor,
+        HAS_SLOPE=slope is not None,
         **constants_of(q),
     )  # fmt: skip
-    return grad_q, grad_v, grad_c.sum(-1)
+    return grad_q, grad_v, grad_c
 
 
 @tied_squared_distance_backward.register_fake
@@ -88,10 +118,11 @@ def _(
     q: Tensor,
     v: Tensor,
     coefficient: Tensor,
+    squares: Tensor,
+    slope: Tensor | None,
     out: Tensor,
     rest: Tensor,
     share: Tensor,
-    squares: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return tokens_first(q), tokens_first(v), coefficient.new_empty(coefficient.shape)
 
@@ -153,7 +184,7 @@ def squared_distance_backward(
     """Return the gradients of q, k, v and the coefficient."""
     grad, q, k, v = (rows_contiguous(part) for part in (grad, q, k, v))
     batch, heads, tokens, _ = q.shape
-    _, delta = _gradient_parts(out, rest, grad, None, 1.0)
+    _, delta, _ = _gradient_parts(out, rest, grad, None, 1.0)
     grad_q, grad_k, grad_v = tokens_first(q), tokens_first(k), tokens_first(v)
     grad_c = q.new_empty((2, batch, heads, tokens), dtype=torch.float32)
     per_head = (coefficient.contiguous(), squares.contiguous(), level.contiguous(), delta)
@@ -194,12 +225,15 @@ def _fold(operator):
             for x, dim in zip(arguments, in_dims, strict=True)
         ]  # fmt: skip
         out = operator(*folded)
+        if isinstance(out, Tensor):
+            return out.unflatten(0, (size, -1)), 0
         return tuple(x.unflatten(0, (size, -1)) for x in out), tuple(0 for _ in out)
 
     return rule
 
 
 for _operator in (
+    squared_norms,
     tied_squared_distance,
     tied_squared_distance_backward,
     squared_distance,
@@ -224,23 +258,27 @@ def _squares(q: Tensor) -> Tensor:
 
 def _gradient_parts(
     out: Tensor, rest: Tensor, grad: Tensor, share: Tensor | None, factor: float
-) -> tuple[Tensor, Tensor]:
-    """Return `grad` times share and factor, and <out_i, grad_i> of it; plain where there is no `share`."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `grad` times share and factor, <out_i, grad_i> of it, and a zero a head.
+
+    Without `share` the gradient is left as it is, and the zeros are not written.
+    """
     batch, heads, tokens, _ = out.shape
     out = out.transpose(1, 2).contiguous()
     rest = rest if rest.numel() == 0 else rest.transpose(1, 2).contiguous()
     delta = grad.new_empty((batch, heads, tokens), dtype=torch.float32)
     shared = grad if share is None else tokens_first(grad)
+    arrived = grad.new_empty((batch, heads), dtype=torch.int32)
     constants = constants_of(grad)
     run(
         tied.gradient_kernel,
         batch * heads * -(-tokens // ROWS),
-        out, rest, grad, delta if share is None else share, shared, delta,
+        out, rest, grad, delta if share is None else share, shared, delta, arrived,
         *grad.stride()[:3], heads, tokens, factor,
         WIDTH=constants["WIDTH"], COLUMNS=constants["COLUMNS"], ROWS=ROWS,
         HAS_REST=rest.numel() > 0, SHARED=share is not None,
     )  # fmt: skip
-    return shared, delta
+    return shared, delta, arrived
 
 
 def _rest(v: Tensor, has_backward: bool) -> Tensor:

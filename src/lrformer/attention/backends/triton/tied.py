@@ -95,21 +95,16 @@ def forward_step(
 
 
 @triton.jit
-def forward_kernel(
+def forward_rows(
     q_ptr, v_ptr, coefficient_ptr, squares_ptr, out_ptr, rest_ptr, share_ptr,
     q_batch, q_head, q_token, v_batch, v_head, v_token,
-    num_heads, num_tokens, bucket,
+    num_heads, num_tokens, slot, first,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, HAS_REST: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Write the averaged values, laid out (b, n, h, d), and 1/D_i, one program for a block of queries.
-
-    Where HAS_REST, what rounding took from the averaged values is written too, for the backward pass.
-    """
-    num_blocks = tl.cdiv(num_tokens, BLOCK_M)
-    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    """Write what `forward_kernel` does for ROWS queries of one head, from `first` on."""
     batch, head = slot // num_heads, slot % num_heads
-    rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    rows = first + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
 
     q_base = q_ptr + batch * q_batch + head * q_head
@@ -119,8 +114,8 @@ def forward_kernel(
     q_i = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
     bias_i = scale * numbers_of(squares_base, rows, num_tokens, 0.0, True)
 
-    total = tl.zeros([BLOCK_M], tl.float32)
-    averaged = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    averaged = tl.zeros([ROWS, COLUMNS], tl.float32)
     whole = num_tokens // BLOCK_N * BLOCK_N
     for start in tl.range(0, whole, BLOCK_N):
         total, averaged = forward_step(
@@ -147,8 +142,40 @@ def forward_kernel(
 
 
 @triton.jit
+def forward_kernel(
+    q_ptr, v_ptr, coefficient_ptr, squares_ptr, out_ptr, rest_ptr, share_ptr,
+    q_batch, q_head, q_token, v_batch, v_head, v_token,
+    num_heads, num_tokens, bucket,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, HAS_REST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Write the averaged values, laid out (b, n, h, d), and 1/D_i, one program for a block of queries.
+
+    Where HAS_REST, what rounding took from the averaged values is written too, for the backward pass. The
+    last block of a head computes LAST rows, where fewer than BLOCK_M hold those that are left.
+    """
+    num_blocks = tl.cdiv(num_tokens, BLOCK_M)
+    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    block = tl.program_id(0) % num_blocks
+    if LAST < BLOCK_M and block == num_blocks - 1:
+        forward_rows(
+            q_ptr, v_ptr, coefficient_ptr, squares_ptr, out_ptr, rest_ptr, share_ptr,
+            q_batch, q_head, q_token, v_batch, v_head, v_token,
+            num_heads, num_tokens, slot, block * BLOCK_M,
+            WIDTH, COLUMNS, PRECISION, HAS_REST, LAST, BLOCK_N, TAIL,
+        )  # fmt: skip
+    else:
+        forward_rows(
+            q_ptr, v_ptr, coefficient_ptr, squares_ptr, out_ptr, rest_ptr, share_ptr,
+            q_batch, q_head, q_token, v_batch, v_head, v_token,
+            num_heads, num_tokens, slot, block * BLOCK_M,
+            WIDTH, COLUMNS, PRECISION, HAS_REST, BLOCK_M, BLOCK_N, TAIL,
+        )  # fmt: skip
+
+
+@triton.jit
 def gradient_kernel(
-    out_ptr, rest_ptr, grad_ptr, share_ptr, shared_ptr, delta_ptr,
+    out_ptr, rest_ptr, grad_ptr, share_ptr, shared_ptr, delta_ptr, arrived_ptr,
     grad_batch, grad_head, grad_token,
     num_heads, num_tokens, factor,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
@@ -156,7 +183,7 @@ def gradient_kernel(
 ):  # fmt: skip
     """Write <out_i, g_i>; where SHARED, both this and g_i times factor / D_i, g laid out as out is.
 
-    The output must not lose digits here, and the gradient must be the rounded one that the products see:
+    Where SHARED, also set to zero the number of programs of a head that are done in the next kernel. The output must not lose digits here, and the gradient must be the rounded one that the products see:
     a part that all values share cancels in <g_i, v_j - out_i>, and only then.
     """
     num_blocks = tl.cdiv(num_tokens, ROWS)
@@ -173,6 +200,8 @@ def gradient_kernel(
     grad_base = grad_ptr + batch * grad_batch + head * grad_head
     grad = block_of(grad_base, rows, columns, grad_token, num_tokens, WIDTH, True)
     if SHARED:
+        if tl.program_id(0) % num_blocks == 0:
+            tl.store(arrived_ptr + slot, 0)
         share = factor * numbers_of(share_ptr + slot * num_tokens, rows, num_tokens, 0.0, True)
         grad = (grad.to(tl.float32) * share[:, None]).to(shared_ptr.dtype.element_ty)
         tl.store(shared_ptr + offsets, grad, mask=inside)
@@ -197,11 +226,11 @@ def backward_step(
     bias_j = scale * numbers_of(squares_base, rows, num_tokens, float("inf"), MASKED)
     delta_j = numbers_of(delta_base, rows, num_tokens, 0.0, MASKED)
     product = tl.dot(q_i, tl.trans(q_j), input_precision=PRECISION)
-    moved = tl.dot(shared_i, tl.trans(v_j), input_precision=PRECISION)
+    moved = -(delta_i[:, None] + delta_j[None, :])
+    moved = tl.dot(shared_i, tl.trans(v_j), moved, input_precision=PRECISION)
     moved = tl.dot(v_i, tl.trans(shared_j), moved, input_precision=PRECISION)
     kernel = tl.exp2(product * (2 * scale) - (bias_i[:, None] + bias_j[None, :]))
     grad_v = tl.dot(kernel.to(shared_j.dtype), shared_j, grad_v, input_precision=PRECISION)
-    moved -= delta_i[:, None] + delta_j[None, :]
     rounded = (kernel * moved).to(q_j.dtype)
     pull += tl.sum(rounded.to(tl.float32), 1)
     pulled = tl.dot(rounded, q_j, pulled, input_precision=PRECISION)
@@ -209,15 +238,15 @@ def backward_step(
 
 
 @triton.jit
-def backward_kernel(
+def backward_rows(
     q_ptr, v_ptr, shared_ptr, coefficient_ptr, squares_ptr, delta_ptr,
-    grad_q_ptr, grad_v_ptr, grad_c_ptr,
+    grad_q_ptr, grad_v_ptr, parts_ptr,
     q_batch, q_head, q_token, v_batch, v_head, v_token,
-    num_heads, num_tokens, bucket, factor,
+    num_heads, num_tokens, slot, first, factor,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    r"""Write the gradients of q and v, laid out (b, n, h, d), and of c for each row.
+    r"""Write the gradients of ROWS rows of q and v, from `first` on, and each row's part of that of c.
 
     With :math:`\tilde g_i=g_i/D_i`, :math:`\tilde\Delta_i=\Delta_i/D_i` and
     :math:`G_{ij}=K_{ij}[\langle\tilde g_i,v_j\rangle+\langle v_i,\tilde g_j\rangle-\tilde\Delta_i-\tilde\Delta_j]` the
@@ -225,10 +254,8 @@ def backward_kernel(
     numbers, so what rounding does meets the difference of the tokens, not the tokens. The gradient of c is
     :math:`\sum_{ij}G_{ij}\langle q_i-a,q_j-q_i\rangle` for any vector a, because these sums are zero without q.
     """
-    num_blocks = tl.cdiv(num_tokens, BLOCK_M)
-    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
     batch, head = slot // num_heads, slot % num_heads
-    rows = tl.program_id(0) % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    rows = first + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
 
     q_base = q_ptr + batch * q_batch + head * q_head
@@ -245,9 +272,9 @@ def backward_kernel(
     bias_i = scale * numbers_of(squares_base, rows, num_tokens, 0.0, True)
     delta_i = numbers_of(delta_base, rows, num_tokens, 0.0, True)
 
-    grad_v = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
-    pulled = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
-    pull = tl.zeros([BLOCK_M], tl.float32)
+    grad_v = tl.zeros([ROWS, COLUMNS], tl.float32)
+    pulled = tl.zeros([ROWS, COLUMNS], tl.float32)
+    pull = tl.zeros([ROWS], tl.float32)
     whole = num_tokens // BLOCK_N * BLOCK_N
     for start in tl.range(0, whole, BLOCK_N):
         grad_v, pulled, pull = backward_step(
@@ -265,8 +292,8 @@ def backward_kernel(
     q_wide = q_i.to(tl.float32)
     pulled = (pulled - pull[:, None] * q_wide) / factor
     anchor = anchor_of(q_base, columns, q_token, num_tokens, WIDTH)
-    grad_c = tl.sum(pulled * (q_wide - anchor[None, :]), 1)
-    tl.store(grad_c_ptr + slot * num_tokens + rows, grad_c, mask=rows < num_tokens)
+    parts = tl.sum(pulled * (q_wide - anchor[None, :]), 1)
+    tl.store(parts_ptr + slot * num_tokens + rows, parts, mask=rows < num_tokens)
     inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
     offsets = (batch * num_tokens * num_heads + rows[:, None] * num_heads + head) * WIDTH
     offsets += columns[None, :]
@@ -274,3 +301,80 @@ def backward_kernel(
     tl.store(grad_q_ptr + offsets, grad_q.to(grad_q_ptr.dtype.element_ty), mask=inside)
     grad_v = grad_v / factor
     tl.store(grad_v_ptr + offsets, grad_v.to(grad_v_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def finish_head(
+    q_ptr, slope_ptr, grad_q_ptr, parts_ptr, grad_c_ptr,
+    q_batch, q_head, q_token, num_heads, num_tokens, slot,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_SLOPE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of c of one head, and add to that of q what comes through c.
+
+    Other programs wrote what is read here, so it is read past the cache of this one's processor.
+    """
+    batch, head = slot // num_heads, slot % num_heads
+    sums = tl.zeros([ROWS], tl.float32)
+    for start in tl.range(0, num_tokens, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        base = parts_ptr + slot * num_tokens
+        sums += tl.load(base + rows, mask=rows < num_tokens, other=0.0, cache_modifier=".cg")
+    grad_c = tl.sum(sums, 0)
+    tl.store(grad_c_ptr + slot, grad_c)
+    if HAS_SLOPE:
+        weight = grad_c * tl.load(slope_ptr + slot)
+        columns = tl.arange(0, COLUMNS)
+        q_base = q_ptr + batch * q_batch + head * q_head
+        for start in tl.range(0, num_tokens, ROWS):
+            rows = start + tl.arange(0, ROWS)
+            q = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
+            inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
+            offsets = (batch * num_tokens * num_heads + rows[:, None] * num_heads + head) * WIDTH
+            places = grad_q_ptr + offsets + columns[None, :]
+            grad_q = tl.load(places, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+            grad_q += weight * q.to(tl.float32)
+            tl.store(places, grad_q.to(grad_q_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def backward_kernel(
+    q_ptr, v_ptr, shared_ptr, coefficient_ptr, slope_ptr, squares_ptr, delta_ptr, arrived_ptr,
+    grad_q_ptr, grad_v_ptr, parts_ptr, grad_c_ptr,
+    q_batch, q_head, q_token, v_batch, v_head, v_token,
+    num_heads, num_tokens, bucket, factor,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, HAS_SLOPE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of q and v, laid out (b, n, h, d), and of c.
+
+    One program computes a block of rows; the one that is done last in a head adds up the gradient of c, in
+    an order that does not depend on which one it is. Where HAS_SLOPE, c is a function of ||Q||, and q gets
+    the slope times that gradient times q on top.
+    """
+    num_blocks = tl.cdiv(num_tokens, BLOCK_M)
+    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    block = tl.program_id(0) % num_blocks
+    if LAST < BLOCK_M and block == num_blocks - 1:
+        backward_rows(
+            q_ptr, v_ptr, shared_ptr, coefficient_ptr, squares_ptr, delta_ptr,
+            grad_q_ptr, grad_v_ptr, parts_ptr,
+            q_batch, q_head, q_token, v_batch, v_head, v_token,
+            num_heads, num_tokens, slot, block * BLOCK_M, factor,
+            WIDTH, COLUMNS, PRECISION, LAST, BLOCK_N, TAIL,
+        )  # fmt: skip
+    else:
+        backward_rows(
+            q_ptr, v_ptr, shared_ptr, coefficient_ptr, squares_ptr, delta_ptr,
+            grad_q_ptr, grad_v_ptr, parts_ptr,
+            q_batch, q_head, q_token, v_batch, v_head, v_token,
+            num_heads, num_tokens, slot, block * BLOCK_M, factor,
+            WIDTH, COLUMNS, PRECISION, BLOCK_M, BLOCK_N, TAIL,
+        )  # fmt: skip
+    tl.debug_barrier()  # what all threads wrote comes before the count
+    if tl.atomic_add(arrived_ptr + slot, 1) == num_blocks - 1:
+        finish_head(
+            q_ptr, slope_ptr, grad_q_ptr, parts_ptr, grad_c_ptr,
+            q_batch, q_head, q_token, num_heads, num_tokens, slot,
+            WIDTH, COLUMNS, HAS_SLOPE, 64,
+        )  # fmt: skip
+        tl.store(arrived_ptr + slot, 0)  # the tuner launches again and again
