@@ -17,12 +17,14 @@ from triton.runtime import driver
 Choice = tuple[int, int, int, int, int | None]
 
 FORWARD: tuple[Choice, ...] = (
-    (128, 64, 8, 3, None),
     (128, 32, 4, 4, None),
     (64, 64, 4, 3, None),
+    (64, 64, 4, 3, 128),
     (128, 64, 4, 2, None),
+    (128, 64, 8, 3, None),
 )
 BACKWARD: tuple[Choice, ...] = (
+    (64, 32, 4, 3, 168),
     (64, 64, 4, 2, None),
     (64, 64, 4, 3, None),
     (128, 64, 8, 2, None),
@@ -150,7 +152,7 @@ def rows_contiguous(x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def tokens_first(like: Tensor) -> Tensor:
+def tokens_first(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an empty tensor of the shape (b, h, n, d) that lies in memory as (b, n, h, d)."""
     batch, heads, tokens, width = like.shape
-    return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
+    return like.new_empty((batch, tokens, heads, width), dtype=dtype).transpose(1, 2)

@@ -284,8 +284,8 @@ def _gradient_parts(
 def _rest(v: Tensor, has_backward: bool) -> Tensor:
     """Return room for what rounding takes from the output; none where nothing is rounded or asked for."""
     if has_backward and v.element_size() == 2:
-        return tokens_first(v)
-    return v.new_empty((v.shape[0], 0))
+        return tokens_first(v, torch.int8)
+    return v.new_empty((v.shape[0], 0), dtype=torch.int8)
 
 
 def _per_token(q: Tensor) -> Tensor:

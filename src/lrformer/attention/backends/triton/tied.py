@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+# What rounding takes from a number, at most half a step of its own, is kept in so many steps of 8 bits.
+REST_STEPS = tl.constexpr(126.0)
 
 
 @triton.jit
@@ -30,6 +32,22 @@ def coefficient_of(coefficient_ptr, slot, squares_base):
     bound = 16777216.0 / tl.where((first > 1.0e-30) & (first < float("inf")), first, 1.0e-30)
     coefficient = tl.where(coefficient > bound, bound, coefficient)
     return tl.where(tl.abs(coefficient) < 1.0e-30, 1.0e-30, coefficient)
+
+
+@triton.jit
+def rounding_of(dtype: tl.constexpr):
+    """Return the largest share of itself that a number loses when it is rounded to `dtype`."""
+    return 2.0**-8 if dtype == tl.bfloat16 else 2.0**-11
+
+
+@triton.jit
+def rest_of(exact, rounded):
+    """Return what rounding took from each number, in steps of 8 bits; none where nothing is left."""
+    left = rounded.to(tl.float32)
+    step = tl.where(left == 0, 1.0, left) * (rounding_of(rounded.dtype) / REST_STEPS)
+    rest = tl.where(left == 0, 0.0, (exact - left) / step)
+    rest = tl.minimum(tl.maximum(rest, -127.0), 127.0)  # below the normal numbers more is lost
+    return tl.where(rest < 0, rest - 0.5, rest + 0.5).to(tl.int8)  # the cast cuts off
 
 
 @triton.jit
@@ -136,8 +154,7 @@ def forward_rows(
     offsets += columns[None, :]
     tl.store(out_ptr + offsets, rounded, mask=inside)
     if HAS_REST:
-        rest = (out - rounded.to(tl.float32)).to(rest_ptr.dtype.element_ty)
-        tl.store(rest_ptr + offsets, rest, mask=inside)
+        tl.store(rest_ptr + offsets, rest_of(out, rounded), mask=inside)
     tl.store(share_ptr + slot * num_tokens + rows, share, mask=rows < num_tokens)
 
 
@@ -196,7 +213,8 @@ def gradient_kernel(
     offsets += columns[None, :]
     out = tl.load(out_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     if HAS_REST:
-        out += tl.load(rest_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+        rest = tl.load(rest_ptr + offsets, mask=inside, other=0).to(tl.float32)
+        out += out * rest * (rounding_of(out_ptr.dtype.element_ty) / REST_STEPS)  # undoes rest_of
     grad_base = grad_ptr + batch * grad_batch + head * grad_head
     grad = block_of(grad_base, rows, columns, grad_token, num_tokens, WIDTH, True)
     if SHARED:
@@ -375,6 +393,6 @@ def backward_kernel(
         finish_head(
             q_ptr, slope_ptr, grad_q_ptr, parts_ptr, grad_c_ptr,
             q_batch, q_head, q_token, num_heads, num_tokens, slot,
-            WIDTH, COLUMNS, HAS_SLOPE, 64,
+            WIDTH, COLUMNS, HAS_SLOPE, 16384 // COLUMNS,
         )  # fmt: skip
         tl.store(arrived_ptr + slot, 0)  # the tuner launches again and again

@@ -14,6 +14,7 @@ from lrformer.attention.backends.triton.tied import (
     block_of,
     coefficient_of,
     numbers_of,
+    rest_of,
 )
 
 
@@ -70,8 +71,7 @@ def forward_kernel(
     offsets += columns[None, :]
     tl.store(out_ptr + offsets, rounded, mask=inside)
     if HAS_REST:
-        rest = (out - rounded.to(tl.float32)).to(rest_ptr.dtype.element_ty)
-        tl.store(rest_ptr + offsets, rest, mask=inside)
+        tl.store(rest_ptr + offsets, rest_of(out, rounded), mask=inside)
     tl.store(level_ptr + slot * num_tokens + rows, largest + tl.log2(total), mask=row_inside)
 
 
