@@ -383,8 +383,13 @@ def test_the_kernels_refuse_a_cpu_tensor():
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-def test_a_coefficient_gives_its_gradient_to_everything_that_it_is_made_of(settings, dtype):
+@pytest.mark.parametrize("is_short", [True, False])
+def test_a_coefficient_gives_its_gradient_to_everything_that_it_is_made_of(
+    settings, dtype, is_short, monkeypatch
+):
     """Values that grow with their token: sharper weights change the output a lot, and so does the norm of q."""
+    if not is_short:
+        monkeypatch.setattr(resolve_backend("triton").operators, "SHORT_ELEMENTS", 0)
     x, q, _, _, grad = draw("gauss", 19, 16, dtype)
     v, grad = q * 2, grad + q
     alpha = torch.tensor([60.0, 90.0], device=DEVICE)

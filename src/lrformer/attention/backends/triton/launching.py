@@ -152,7 +152,7 @@ def rows_contiguous(x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def tokens_first(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def tokens_first(like: Tensor) -> Tensor:
     """Return an empty tensor of the shape (b, h, n, d) that lies in memory as (b, n, h, d)."""
     batch, heads, tokens, width = like.shape
-    return like.new_empty((batch, tokens, heads, width), dtype=dtype).transpose(1, 2)
+    return like.new_empty(batch, tokens, heads, width).transpose(1, 2)

@@ -16,6 +16,7 @@ from lrformer.attention.backends.triton.launching import (
 )
 
 ROWS = 64  # of the kernels that only pass over their input
+SHORT_ELEMENTS = 65536
 
 _tied_forward = tuned(tied.forward_kernel, FORWARD)
 _tied_backward = tuned(tied.backward_kernel, BACKWARD)
@@ -95,20 +96,27 @@ def tied_squared_distance_backward(
     factor = factor_of(q)
     shared, delta, arrived = _gradient_parts(out, rest, grad, share, factor)
     grad_q, grad_v, parts = tokens_first(q), tokens_first(v), _per_token(q)
-    grad_c = torch.empty_like(coefficient)
-    if tokens == 0:
-        grad_c.zero_()
+    grad_c = torch.zeros_like(coefficient) if tokens == 0 else torch.empty_like(coefficient)
+    slope = None if slope is None else slope.contiguous()
+    constants = constants_of(q)
     _tied_backward(
         batch * heads,
         tokens,
-        q, v, shared, coefficient, coefficient if slope is None else slope.contiguous(),
-        squares, delta, arrived, grad_q, grad_v, parts, grad_c,
+        q, v, shared, coefficient, coefficient if slope is None else slope, squares, delta, arrived,
+        grad_q, grad_v, parts, grad_c,
         *q.stride()[:3], *v.stride()[:3],
         heads, tokens,
         factor=factor,
-        HAS_SLOPE=slope is not None,
-        **constants_of(q),
+        HAS_SLOPE=slope is not None and _is_short(q),
+        **constants,
     )  # fmt: skip
+    if slope is not None and not _is_short(q):
+        run(
+            tied.slope_kernel,
+            batch * heads * -(-tokens // ROWS),
+            q, slope, grad_c, grad_q, *q.stride()[:3], heads, tokens,
+            WIDTH=constants["WIDTH"], COLUMNS=constants["COLUMNS"], ROWS=ROWS,
+        )  # fmt: skip
     return grad_q, grad_v, grad_c
 
 
@@ -281,11 +289,16 @@ def _gradient_parts(
     return shared, delta, arrived
 
 
+def _is_short(q: Tensor) -> bool:
+    """Return whether a head is so small that one program should add the slope; a pass of its own costs more."""
+    return q.shape[-2] * q.shape[-1] <= SHORT_ELEMENTS
+
+
 def _rest(v: Tensor, has_backward: bool) -> Tensor:
     """Return room for what rounding takes from the output; none where nothing is rounded or asked for."""
     if has_backward and v.element_size() == 2:
-        return tokens_first(v, torch.int8)
-    return v.new_empty((v.shape[0], 0), dtype=torch.int8)
+        return tokens_first(v)
+    return v.new_empty((v.shape[0], 0))
 
 
 def _per_token(q: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-# What rounding takes from a number, at most half a step of its own, is kept in so many steps of 8 bits.
-REST_STEPS = tl.constexpr(126.0)
+SLOPE_ELEMENTS = tl.constexpr(16384)  # of q in one step of the last program of a head
 
 
 @triton.jit
@@ -32,22 +31,6 @@ def coefficient_of(coefficient_ptr, slot, squares_base):
     bound = 16777216.0 / tl.where((first > 1.0e-30) & (first < float("inf")), first, 1.0e-30)
     coefficient = tl.where(coefficient > bound, bound, coefficient)
     return tl.where(tl.abs(coefficient) < 1.0e-30, 1.0e-30, coefficient)
-
-
-@triton.jit
-def rounding_of(dtype: tl.constexpr):
-    """Return the largest share of itself that a number loses when it is rounded to `dtype`."""
-    return 2.0**-8 if dtype == tl.bfloat16 else 2.0**-11
-
-
-@triton.jit
-def rest_of(exact, rounded):
-    """Return what rounding took from each number, in steps of 8 bits; none where nothing is left."""
-    left = rounded.to(tl.float32)
-    step = tl.where(left == 0, 1.0, left) * (rounding_of(rounded.dtype) / REST_STEPS)
-    rest = tl.where(left == 0, 0.0, (exact - left) / step)
-    rest = tl.minimum(tl.maximum(rest, -127.0), 127.0)  # below the normal numbers more is lost
-    return tl.where(rest < 0, rest - 0.5, rest + 0.5).to(tl.int8)  # the cast cuts off
 
 
 @triton.jit
@@ -154,7 +137,8 @@ def forward_rows(
     offsets += columns[None, :]
     tl.store(out_ptr + offsets, rounded, mask=inside)
     if HAS_REST:
-        tl.store(rest_ptr + offsets, rest_of(out, rounded), mask=inside)
+        rest = (out - rounded.to(tl.float32)).to(rest_ptr.dtype.element_ty)
+        tl.store(rest_ptr + offsets, rest, mask=inside)
     tl.store(share_ptr + slot * num_tokens + rows, share, mask=rows < num_tokens)
 
 
@@ -213,8 +197,7 @@ def gradient_kernel(
     offsets += columns[None, :]
     out = tl.load(out_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     if HAS_REST:
-        rest = tl.load(rest_ptr + offsets, mask=inside, other=0).to(tl.float32)
-        out += out * rest * (rounding_of(out_ptr.dtype.element_ty) / REST_STEPS)  # undoes rest_of
+        out += tl.load(rest_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     grad_base = grad_ptr + batch * grad_batch + head * grad_head
     grad = block_of(grad_base, rows, columns, grad_token, num_tokens, WIDTH, True)
     if SHARED:
@@ -322,36 +305,48 @@ def backward_rows(
 
 
 @triton.jit
-def finish_head(
-    q_ptr, slope_ptr, grad_q_ptr, parts_ptr, grad_c_ptr,
-    q_batch, q_head, q_token, num_heads, num_tokens, slot,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_SLOPE: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Write the gradient of c of one head, and add to that of q what comes through c.
+def sum_of(base, count, BLOCK: tl.constexpr):
+    """Return the sum of numbers that other programs wrote: read past the cache of this one's processor."""
+    sums = tl.zeros([BLOCK], tl.float32)
+    for start in tl.range(0, count, BLOCK):
+        places = start + tl.arange(0, BLOCK)
+        sums += tl.load(base + places, mask=places < count, other=0.0, cache_modifier=".cg")
+    return tl.sum(sums, 0)
 
-    Other programs wrote what is read here, so it is read past the cache of this one's processor.
-    """
+
+@triton.jit
+def add_slope(
+    q_ptr, grad_q_ptr, weight, q_batch, q_head, q_token, num_heads, num_tokens, slot, first,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Add weight times q to ROWS rows of its gradient, which other programs wrote, from `first` on."""
     batch, head = slot // num_heads, slot % num_heads
-    sums = tl.zeros([ROWS], tl.float32)
-    for start in tl.range(0, num_tokens, ROWS):
-        rows = start + tl.arange(0, ROWS)
-        base = parts_ptr + slot * num_tokens
-        sums += tl.load(base + rows, mask=rows < num_tokens, other=0.0, cache_modifier=".cg")
-    grad_c = tl.sum(sums, 0)
-    tl.store(grad_c_ptr + slot, grad_c)
-    if HAS_SLOPE:
-        weight = grad_c * tl.load(slope_ptr + slot)
-        columns = tl.arange(0, COLUMNS)
-        q_base = q_ptr + batch * q_batch + head * q_head
-        for start in tl.range(0, num_tokens, ROWS):
-            rows = start + tl.arange(0, ROWS)
-            q = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
-            inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
-            offsets = (batch * num_tokens * num_heads + rows[:, None] * num_heads + head) * WIDTH
-            places = grad_q_ptr + offsets + columns[None, :]
-            grad_q = tl.load(places, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
-            grad_q += weight * q.to(tl.float32)
-            tl.store(places, grad_q.to(grad_q_ptr.dtype.element_ty), mask=inside)
+    rows = first + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    q_base = q_ptr + batch * q_batch + head * q_head
+    q = block_of(q_base, rows, columns, q_token, num_tokens, WIDTH, True)
+    inside = (rows[:, None] < num_tokens) & (columns[None, :] < WIDTH)
+    offsets = (batch * num_tokens * num_heads + rows[:, None] * num_heads + head) * WIDTH
+    places = grad_q_ptr + offsets + columns[None, :]
+    grad_q = tl.load(places, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32)
+    grad_q += weight * q.to(tl.float32)
+    tl.store(places, grad_q.to(grad_q_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def slope_kernel(
+    q_ptr, slope_ptr, grad_c_ptr, grad_q_ptr, q_batch, q_head, q_token, num_heads, num_tokens,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Add to the gradient of q what comes through c, one program for a block of rows."""
+    num_blocks = tl.cdiv(num_tokens, ROWS)
+    slot = (tl.program_id(0) // num_blocks).to(tl.int64)
+    first = tl.program_id(0) % num_blocks * ROWS
+    weight = tl.load(grad_c_ptr + slot) * tl.load(slope_ptr + slot)
+    add_slope(
+        q_ptr, grad_q_ptr, weight, q_batch, q_head, q_token, num_heads, num_tokens, slot, first,
+        WIDTH, COLUMNS, ROWS,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -366,8 +361,8 @@ def backward_kernel(
     """Write the gradients of q and v, laid out (b, n, h, d), and of c.
 
     One program computes a block of rows; the one that is done last in a head adds up the gradient of c, in
-    an order that does not depend on which one it is. Where HAS_SLOPE, c is a function of ||Q||, and q gets
-    the slope times that gradient times q on top.
+    an order that does not depend on which one it is. Where HAS_SLOPE, c is a function of ||Q||, and it also
+    adds the slope times that gradient times q to the gradient of q, while that is still in the cache.
     """
     num_blocks = tl.cdiv(num_tokens, BLOCK_M)
     slot = (tl.program_id(0) // num_blocks).to(tl.int64)
@@ -390,9 +385,13 @@ def backward_kernel(
         )  # fmt: skip
     tl.debug_barrier()  # what all threads wrote comes before the count
     if tl.atomic_add(arrived_ptr + slot, 1) == num_blocks - 1:
-        finish_head(
-            q_ptr, slope_ptr, grad_q_ptr, parts_ptr, grad_c_ptr,
-            q_batch, q_head, q_token, num_heads, num_tokens, slot,
-            WIDTH, COLUMNS, HAS_SLOPE, 16384 // COLUMNS,
-        )  # fmt: skip
+        grad_c = sum_of(parts_ptr + slot * num_tokens, num_tokens, 256)
+        tl.store(grad_c_ptr + slot, grad_c)
+        if HAS_SLOPE:
+            weight = grad_c * tl.load(slope_ptr + slot)
+            for first in tl.range(0, num_tokens, SLOPE_ELEMENTS // COLUMNS):
+                add_slope(
+                    q_ptr, grad_q_ptr, weight, q_batch, q_head, q_token, num_heads, num_tokens,
+                    slot, first, WIDTH, COLUMNS, SLOPE_ELEMENTS // COLUMNS,
+                )  # fmt: skip
         tl.store(arrived_ptr + slot, 0)  # the tuner launches again and again

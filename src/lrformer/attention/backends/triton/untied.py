@@ -14,7 +14,6 @@ from lrformer.attention.backends.triton.tied import (
     block_of,
     coefficient_of,
     numbers_of,
-    rest_of,
 )
 
 
@@ -71,7 +70,8 @@ def forward_kernel(
     offsets += columns[None, :]
     tl.store(out_ptr + offsets, rounded, mask=inside)
     if HAS_REST:
-        tl.store(rest_ptr + offsets, rest_of(out, rounded), mask=inside)
+        rest = (out - rounded.to(tl.float32)).to(rest_ptr.dtype.element_ty)
+        tl.store(rest_ptr + offsets, rest, mask=inside)
     tl.store(level_ptr + slot * num_tokens + rows, largest + tl.log2(total), mask=row_inside)
 
 
