@@ -17,10 +17,11 @@ from triton.runtime import driver
 Choice = tuple[int, int, int, int, int | None]
 
 FORWARD: tuple[Choice, ...] = (
-    (128, 32, 4, 4, None),
+    (64, 64, 4, 2, None),
     (64, 64, 4, 3, None),
     (64, 64, 4, 3, 128),
-    (128, 64, 4, 2, None),
+    (64, 32, 4, 3, 168),
+    (128, 32, 4, 4, None),
     (128, 64, 8, 3, None),
 )
 BACKWARD: tuple[Choice, ...] = (

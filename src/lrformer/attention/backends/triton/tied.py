@@ -227,11 +227,11 @@ def backward_step(
     bias_j = scale * numbers_of(squares_base, rows, num_tokens, float("inf"), MASKED)
     delta_j = numbers_of(delta_base, rows, num_tokens, 0.0, MASKED)
     product = tl.dot(q_i, tl.trans(q_j), input_precision=PRECISION)
-    moved = -(delta_i[:, None] + delta_j[None, :])
-    moved = tl.dot(shared_i, tl.trans(v_j), moved, input_precision=PRECISION)
+    moved = tl.dot(shared_i, tl.trans(v_j), input_precision=PRECISION)
     moved = tl.dot(v_i, tl.trans(shared_j), moved, input_precision=PRECISION)
     kernel = tl.exp2(product * (2 * scale) - (bias_i[:, None] + bias_j[None, :]))
     grad_v = tl.dot(kernel.to(shared_j.dtype), shared_j, grad_v, input_precision=PRECISION)
+    moved -= delta_i[:, None] + delta_j[None, :]
     rounded = (kernel * moved).to(q_j.dtype)
     pull += tl.sum(rounded.to(tl.float32), 1)
     pulled = tl.dot(rounded, q_j, pulled, input_precision=PRECISION)
