@@ -106,6 +106,8 @@ def test_a_shortened_run_has_a_shorter_warm_up_and_says_that_it_is_shortened():
     assert shortened(config, 20).warmup_epochs == 2
     words = describe_variant({"optimizer": "paper", "epochs": 20, "shortened_from": 100})
     assert words == "optimizer `paper`, shortened to 20 of 100 epochs"
+    assert describe_variant({"epochs": 1}) == "1 epoch"
+    assert describe_variant({"epochs": 2}) == "2 epochs"
     assert describe_variant({"model": {"depth": 2, "norm": "pre"}}) == "model depth=2 norm=pre"
 
 

@@ -210,5 +210,6 @@ def test_a_wrong_name_is_refused_before_the_run_begins(tmp_path, changes, messag
 def test_plain_lines_are_shown_where_there_is_no_terminal(tmp_path, capsys):
     train(small(PLAIN, epochs=1), tmp_path, runtime=RuntimeConfig(device="cpu"))
     shown = capsys.readouterr().err
+    assert ": 1 epoch of " in shown
     assert "epoch 1/1  loss" in shown
     assert "images/s" in shown

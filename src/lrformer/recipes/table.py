@@ -166,7 +166,9 @@ def describe_variant(variant: dict[str, Any]) -> str:
     epochs, whole = rest.pop("epochs", None), rest.pop("shortened_from", None)
     if epochs is not None:
         words.append(
-            f"{epochs} epochs" if whole is None else f"shortened to {epochs} of {whole} epochs"
+            f"{epochs} epoch{'' if epochs == 1 else 's'}"
+            if whole is None
+            else f"shortened to {epochs} of {whole} epochs"
         )
     for key, value in rest.items():
         options = value.items() if isinstance(value, dict) else ()

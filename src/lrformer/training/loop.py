@@ -316,8 +316,9 @@ class Training:
         config = self.config
         return (
             f"{config.start or config.model} with {config.method} on {len(self.batches.split):,} training and "
-            f"{len(self.val_batches.split):,} validation samples: {config.epochs} epochs of "
-            f"{self.steps_per_epoch} steps, batches of {self.images_per_step}"
+            f"{len(self.val_batches.split):,} validation samples: "
+            f"{config.epochs} epoch{'' if config.epochs == 1 else 's'} of {self.steps_per_epoch} "
+            f"step{'' if self.steps_per_epoch == 1 else 's'}, batches of {self.images_per_step}"
         )
 
     def _num_done(self) -> int:
