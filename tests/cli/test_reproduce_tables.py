@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from lrformer.cli import reproduce_tables
 from lrformer.cli.main import app, main
 from lrformer.recipes import TABLES, table_engine
+from lrformer.recipes.sharing import take_in_hand
 from tests.recipes.made_table import SMALL, made_run, write_arrays
 
 RUNNER = CliRunner()
@@ -99,6 +100,32 @@ def test_what_is_missing_is_listed_without_running(made, data, tmp_path):
     assert shown.count("missing:") == 11
     assert "0 of 11 runs are finished" in shown
     assert not made
+
+
+def test_a_record_is_listed_without_a_folder_of_runs(made, data, tmp_path):
+    record = tmp_path / "record.json"
+    words = ["alpha", "--record", record, "--data", data, "--seeds", 1, "--epochs", 1, "--ood", ""]
+    invoke(*words, "--out", tmp_path / "runs", "--rows", "dot_product")
+    shown = invoke(*words, "--list").output
+    assert shown.count("missing:") == 10
+    assert f"1 of 11 runs are finished: {record}" in shown.replace("\n", "")
+
+
+def test_a_run_in_other_hands_is_listed_as_such(made, data, tmp_path):
+    words = ["references", "--out", tmp_path, "--data", data, "--seeds", 1, "--ood", ""]
+    invoke(*words, "--rows", "sngp")
+    with take_in_hand(made[0][1].parents[1] / "deterministic" / "seed-0"):
+        shown = invoke(*words).output
+    assert "in hand: deterministic, seed 0\n" in shown
+    assert "Stopped: other processes have in hand what is left (deterministic, seed 0)." in shown
+
+
+def test_a_command_without_a_folder_says_what_is_missing(made, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lrformer", "reproduce", "alpha"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "out, the folder of the runs, is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ EXPLANATION = """
 The next missing run is trained, evaluated and recorded, until all are there.
 Stop it by Ctrl-C or --time-limit, and the same command goes on.
 Runs that RECORD holds are not made again, wherever they were made.
+Start it two or three times to share one GPU: each takes the next run that no other has in hand.
 
 Example: lrformer reproduce {name} --out runs/{name} --epochs 30 --seeds 3 --time-limit 8
 """
@@ -41,7 +42,12 @@ def add_commands(app: typer.Typer) -> None:
 
 def _command(table: str) -> Any:
     def command(
-        out: Annotated[Path, typer.Option(help="Folder of the runs.")],
+        out: Annotated[
+            Path | None,
+            typer.Option(
+                help="Folder of the runs; not needed for --list with --record.", show_default=False
+            ),
+        ] = None,
         record: Annotated[
             Path | None,
             typer.Option(
@@ -129,7 +135,7 @@ def _command(table: str) -> Any:
             is_listing=is_listing,
             say=lambda text: typer.echo(text, err=True),
         )
-        _show(result, record or out / f"{table}.json")
+        _show(result)
 
     return command
 
@@ -228,7 +234,7 @@ def _parse_options(pairs: list[str] | None) -> dict[str, Any]:
     return parse_options(pairs, "--model-option")
 
 
-def _show(result: "Reproduction", record: Path) -> None:
+def _show(result: "Reproduction") -> None:
     """Print the table, the runs that are not finished, and where the record is."""
     from rich import box
     from rich.console import Console
@@ -261,10 +267,11 @@ def _show(result: "Reproduction", record: Path) -> None:
         wide.print(grid)
     for standing in result.standings:
         if standing.status != "finished":
-            why = standing.attempts[0].error if standing.attempts else ""
-            console.print(escape(f"{standing.status}: {standing.run.name} {why or ''}".rstrip()))
+            why = standing.attempts[0].error if standing.status == "failed" else ""
+            console.print(escape(f"{standing.status}: {standing.run.name} {why}".rstrip()))
     finished = sum(standing.status == "finished" for standing in result.standings)
-    console.print(f"{finished} of {len(result.standings)} runs are finished: {escape(str(record))}")
+    place = escape(str(result.record_path))
+    console.print(f"{finished} of {len(result.standings)} runs are finished: {place}")
     if result.stopped is not None:
         console.print(escape(f"Stopped: {result.stopped}."))
 

@@ -1,4 +1,7 @@
-"""The one engine behind every table: the next missing run is made, evaluated and recorded, until all are there."""
+"""The one engine behind every table: the next missing run is made, evaluated and recorded, until all are there.
+
+Several processes may do so at once: whoever has a run in hand keeps the others from it.
+"""
 
 import dataclasses
 import json
@@ -10,12 +13,13 @@ from lrformer.core import ConfigError
 from lrformer.data import DATASETS, list_splits, load_dataset
 from lrformer.evaluation.run_data import OTHER_CLASSES, parse_place
 from lrformer.recipes.experiment import seeded_runs
+from lrformer.recipes.sharing import is_in_hand, take_in_hand
 from lrformer.recipes.table import Table, variant_slug
 from lrformer.recipes.table_record import (
     TableRecord,
     TableRun,
+    add_to_record,
     read_table_record,
-    write_table_record,
 )
 from lrformer.recipes.table_run import Circumstances, PlannedRun, failed_run, make_run
 from lrformer.recipes.time_limit import TimeLimit
@@ -36,7 +40,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where one run stands: `finished`, `failed`, `begun` or `missing`."""
+    """Where one run stands: `finished`, `in hand` of a process, `failed`, `begun` or `missing`."""
 
     run: PlannedRun
     status: str
@@ -45,10 +49,11 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What a call has brought: the record as it is now, every run, and why it stopped before the end."""
+    """What a call has brought: the record as it is now and its file, every run, and why it stopped before the end."""
 
     table: Table
     record: TableRecord
+    record_path: Path
     standings: tuple[Standing, ...]
     stopped: str | None = None
 
@@ -76,25 +81,31 @@ def look_up(
     table: Table,
     plan: Sequence[PlannedRun],
     record: TableRecord,
-    out: Path,
+    out: Path | None,
     ood: tuple[str, ...],
 ) -> tuple[Standing, ...]:
-    """Return where each run stands; nothing is run."""
+    """Return where each run stands; nothing is run. Without `out` the record alone tells."""
     standings = []
     for run in plan:
         attempts = tuple(record.find(run.row.name, run.config, ood))
-        if attempts:
-            status = "finished" if attempts[0].is_finished else "failed"
-        else:
-            folder = run_folder(out, table, run, num_failed=0)
-            status = "begun" if (folder / CONFIG_FILE).is_file() else "missing"
-        standings.append(Standing(run=run, status=status, attempts=attempts))
+        folder = None if out is None else run_folder(out, table, run, num_failed=0)
+        standings.append(Standing(run=run, status=_status(attempts, folder), attempts=attempts))
     return tuple(standings)
+
+
+def _status(attempts: tuple[TableRun, ...], folder: Path | None) -> str:
+    if attempts and attempts[0].is_finished:
+        return "finished"
+    if folder is not None and is_in_hand(folder):
+        return "in hand"
+    if attempts:
+        return "failed"
+    return "begun" if folder is not None and (folder / CONFIG_FILE).is_file() else "missing"
 
 
 def reproduce_table(
     table: Table,
-    out: Path,
+    out: Path | None,
     *,
     record_path: Path | None = None,
     rows: Sequence[str] | None = None,
@@ -109,9 +120,11 @@ def reproduce_table(
 
     Each run has a folder of its own under `out`, in which an interrupted one goes on; the record is written
     after every run. A run that is in the record is not made again, wherever it was made. A run that fails is
-    recorded with its error, and the rest goes on.
+    recorded with its error, and the rest goes on. Several processes may make the same call: they share the
+    runs, and one that finds only runs in other hands returns.
 
     Args:
+        out: None only for a listing of `record_path`.
         record_path: read first and written to; `out/TABLE.json` by default.
         rows: the names of some; None is all.
         time_limit: in seconds. A run that would not fit is not started; one that no limit would do for is
@@ -125,41 +138,123 @@ def reproduce_table(
         KeyboardInterrupt: after Ctrl-C; everything that was finished is recorded.
     """
     how = how or Circumstances()
-    path = record_path or out / f"{table.name}.json"
-    record = read_table_record(path, table=table.name, data=table.data)
+    path = record_path or (None if out is None else out / f"{table.name}.json")
+    if path is None or (out is None and not is_listing):
+        raise ConfigError(
+            "out, the folder of the runs, is missing; only a list from a record needs none."
+        )
     plan = plan_runs(table, rows=rows, num_seeds=num_seeds)
-    if not is_listing:
+    record = read_table_record(path, table=table.name, data=table.data)
+    stopped = None
+    if out is not None and not is_listing:
         check_writable(path)
         _check_data(plan, how.ood)
-    stopped, errors = None, []
-    with TimeLimit(time_limit) as limit:
-        try:
-            for number, run in enumerate([] if is_listing else plan, 1):
-                attempts = record.find(run.row.name, run.config, how.ood)
-                if attempts and (attempts[0].is_finished or not is_retrying):
-                    continue
-                folder = run_folder(out, table, run, num_failed=len(attempts))
-                if not limit.admits(_seconds_left(estimate_seconds(run, record), folder)):
-                    stopped = f"{run.name} would not fit into the time that is left"
-                    break
-                say(f"[{number}/{len(plan)}] {run.name} ...")
-                entry = _attempt(run, folder, how)
-                record = record.add(entry)
-                write_table_record(path, record)
-                say(describe(entry))
-                errors = [*errors, entry.error] if entry.error is not None else []
-                if (stopped := _reason_to_stop(errors)) is not None:
-                    break
-        except KeyboardInterrupt:
-            if not limit.is_over:
-                raise
-            stopped = "the time is over; the run in hand goes on with the same command"
+        with TimeLimit(time_limit) as limit:
+            work = _Work(
+                table=table,
+                plan=plan,
+                out=out,
+                path=path,
+                how=how,
+                is_retrying=is_retrying,
+                limit=limit,
+                say=say,
+                record=record,
+            )
+            try:
+                stopped = work.make_missing()
+            except KeyboardInterrupt:
+                if not limit.is_over:
+                    raise
+                stopped = "the time is over; the run in hand goes on with the same command"
+        record = work.read()
     return Reproduction(
         table=table,
         record=record,
+        record_path=path,
         standings=look_up(table, plan, record, out, how.ood),
         stopped=stopped,
     )
+
+
+@dataclass(kw_only=True, eq=False)
+class _Work:
+    """The runs of one call, beside other processes that may be making runs of the same table."""
+
+    table: Table
+    plan: list[PlannedRun]
+    out: Path
+    path: Path
+    how: Circumstances
+    is_retrying: bool
+    limit: TimeLimit
+    say: Say
+    record: TableRecord
+
+    def __post_init__(self) -> None:
+        self.num_attempts = {run.name: len(self._attempts(run)) for run in self.plan}
+        self.errors: list[str] = []
+
+    def make_missing(self) -> str | None:
+        """Make what nobody else makes; return why it stopped before the end, or None.
+
+        Runs in other hands are looked at again as long as there was something to do meanwhile.
+        """
+        left, has_made = self.plan, True
+        while left and has_made:
+            has_made, others = False, []
+            for run in left:
+                if not self._is_due(run):
+                    continue
+                with take_in_hand(run_folder(self.out, self.table, run, num_failed=0)) as is_ours:
+                    if not is_ours:
+                        self.say(
+                            f"{self._title(run)} is in the hands of another process; skipped for now"
+                        )
+                        others.append(run)
+                        continue
+                    # Whoever had it in hand may have finished it.
+                    self.record = self.read()
+                    if not self._is_due(run):
+                        continue
+                    if (stopped := self._make(run)) is not None:
+                        return stopped
+                    has_made = True
+            left = others
+        if left:
+            names = "; ".join(run.name for run in left)
+            return f"other processes have in hand what is left ({names})"
+        return None
+
+    def read(self) -> TableRecord:
+        """Return the record as it is now."""
+        return read_table_record(self.path, table=self.table.name, data=self.table.data)
+
+    def _make(self, run: PlannedRun) -> str | None:
+        """Make one run and record it; return why the rest is not begun, or None."""
+        folder = run_folder(self.out, self.table, run, num_failed=len(self._attempts(run)))
+        if not self.limit.admits(_seconds_left(estimate_seconds(run, self.record), folder)):
+            return f"{run.name} would not fit into the time that is left"
+        self.say(f"{self._title(run)} ...")
+        entry = _attempt(run, folder, self.how)
+        self.record = add_to_record(self.path, entry, table=self.table.name, data=self.table.data)
+        self.say(describe(entry))
+        self.errors = [*self.errors, entry.error] if entry.error is not None else []
+        return _reason_to_stop(self.errors)
+
+    def _is_due(self, run: PlannedRun) -> bool:
+        """Return whether the run is to be made: also a failed one, unless it failed after this call began."""
+        attempts = self._attempts(run)
+        if not attempts:
+            return True
+        is_new = len(attempts) > self.num_attempts[run.name]
+        return self.is_retrying and not attempts[0].is_finished and not is_new
+
+    def _attempts(self, run: PlannedRun) -> list[TableRun]:
+        return self.record.find(run.row.name, run.config, self.how.ood)
+
+    def _title(self, run: PlannedRun) -> str:
+        return f"[{self.plan.index(run) + 1}/{len(self.plan)}] {run.name}"
 
 
 def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:

@@ -13,6 +13,7 @@ import lrformer
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.evaluation import Scores
 from lrformer.recipes.circumstances import circumstances
+from lrformer.recipes.sharing import sole_writer
 from lrformer.training import TrainConfig
 from lrformer.training.atomic_files import read_json, replace_file
 
@@ -130,6 +131,18 @@ def write_table_record(path: Path, record: TableRecord) -> None:
     text = json.dumps(content, indent=1, allow_nan=False)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
     replace_file(path, f"{text}\n".encode())
+
+
+def add_to_record(path: Path, run: TableRun, *, table: str, data: str) -> TableRecord:
+    """Return the record at `path` after adding `run` to what stands there now; no other process is overwritten.
+
+    Raises:
+        ConfigError: when the file is something else, or the record of another table.
+    """
+    with sole_writer(path):
+        record = read_table_record(path, table=table, data=data).add(run)
+        write_table_record(path, record)
+    return record
 
 
 def made_by(device: str, command: str) -> dict[str, Any]:
