@@ -172,7 +172,8 @@ def describe_variant(variant: dict[str, Any]) -> str:
         )
     for key, value in rest.items():
         options = value.items() if isinstance(value, dict) else ()
-        words.append(f"{key} {' '.join(f'{k}={v}' for k, v in options) or value}")
+        shown = f"{value:g}" if isinstance(value, float) else value
+        words.append(f"{key} {' '.join(f'{k}={v}' for k, v in options) or shown}")
     return ", ".join(words)
 
 
