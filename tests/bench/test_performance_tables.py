@@ -28,9 +28,19 @@ def test_ratios_stand_beside_the_named_baseline_and_bold_means_short(tables):
     assert "ratio (goal 0.95)" in table
     assert "memory (goal 1.05)" in table
     met, short = body(table)
-    assert met[:6] == ["8 x 6 x 197", "64", "flash", "2.00", "triton, compiled", "1.60"]
+    assert met[:6] == ["8 x 6 x 197", "64", "flash", "1.80", "triton, compiled", "1.44"]
     assert met[6:] == ["1.25", "1.25", "1.25", "0.80"]
     assert short[6:] == ["**0.50**", "**0.50**", "**0.50**", "**2.00**"]
+
+
+def test_who_is_fastest_is_decided_without_what_python_costs(tables):
+    record = made_up.attention_record()
+    eager = made_up.entry("lrsa", "sdpa", 1.0, 2.0, graph=made_up.timed(3.0, 0.6))
+    record["rows"][0]["contenders"].append(eager)
+    assert body(tables.ratio_table(record))[0][4:8] == ["triton, compiled", "1.44", "1.25", "1.25"]
+    for entry in record["rows"][0]["contenders"]:
+        entry.pop("graph", None)
+    assert body(tables.ratio_table(record))[0][4:8] == ["sdpa", "1.00", "", "2.00"]
 
 
 def test_every_contender_has_its_line_and_one_that_failed_says_so(tables):
