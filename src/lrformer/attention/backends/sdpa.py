@@ -78,10 +78,12 @@ def squared_distance(
     # sqrt(2c) on both sides, not 2c on one: after it both are scale free, which float16 needs.
     c = coefficient.unsqueeze(-1)
     root = (2 * c.unsqueeze(-1)).sqrt()
-    centered_q = (root * (q_wide - mean_q)).to(dtype)
+    shifted_q = q_wide - mean_q
+    centered_q = (root * shifted_q).to(dtype)
     centered_k = centered_q if k is q else (root * (k_wide - mean_k)).to(dtype)
 
-    bias = -c * (k_wide - mean_q).square().sum(-1)
+    distance_k = (shifted_q if k is q else k_wide - mean_q).square().sum(-1)
+    bias = -c * distance_k
     bias = bias - _valid_mean(bias.unsqueeze(-1), key_padding_mask).squeeze(-1).detach()
     if key_padding_mask is not None:
         bias = bias.masked_fill(key_padding_mask.unsqueeze(1), _PADDED_SCORE)
@@ -93,7 +95,7 @@ def squared_distance(
         rest = (bias - leading.to(wide)).detach().to(dtype)
         q_columns, k_columns = [ones, ones], [leading, rest]
         if k is q:
-            constant = -c * (q_wide - mean_q).square().sum(-1)
+            constant = -c * distance_k
             q_columns.append((constant - constant.detach()).to(dtype))
             k_columns.append(ones)
         shared_v = _shared_part(v, key_padding_mask).detach()
@@ -132,9 +134,10 @@ def _widened(
     """Return `x` with more columns, then zeros up to a multiple of eight: fused kernels want that,
     and one width for q, k and v; the CPU's falls back to the whole matrix without a word otherwise.
     """
-    width = max(width, x.shape[-1] + len(columns))
-    joined = torch.cat([x, *(column.unsqueeze(-1) for column in columns)], -1)
-    return F.pad(joined, (0, -(-width // 8) * 8 - joined.shape[-1]))
+    used = x.shape[-1] + len(columns)
+    missing = -(-max(width, used) // 8) * 8 - used
+    zeros = x.new_zeros(1).expand(*x.shape[:-1], missing)
+    return torch.cat([x, *(column.unsqueeze(-1) for column in columns), zeros], -1)
 
 
 def _valid_mean(
