@@ -217,6 +217,19 @@ def test_the_largest_possible_token_norm_and_the_head_norm_make_the_coefficient(
             assert_close(found[b, h], right, 1e-9)
 
 
+def test_only_the_largest_token_pulls_on_the_coefficient_the_first_of_equal_ones():
+    x = torch.tensor([[[3.0, 4.0], [1.0, 0.0], [0.0, 5.0]]], requires_grad=True)
+    q = torch.ones(1, 1, 3, 2)
+    coefficient = lrsa_coefficient(q, q, x, alpha=6.0)
+    (grad,) = torch.autograd.grad(coefficient.sum(), x)
+    norm_q = 6**0.5
+    assert_close(coefficient, torch.tensor([[6.0 / (norm_q * 5.0)]]), 1e-6)
+    # The derivative of 6 / (norm_q m) at m = 5 along the unit vector of the first token.
+    expected = torch.zeros_like(x)
+    expected[0, 0] = -6.0 / (norm_q * 25.0) * torch.tensor([0.6, 0.8])
+    assert_close(grad, expected, 1e-6)
+
+
 def test_norms_and_coefficient_are_float32_under_autocast():
     layer = LRSA(64, 2)
     x = 50 + torch.randn(2, 9, 64)

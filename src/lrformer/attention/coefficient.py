@@ -104,8 +104,16 @@ def tied_coefficient(
 
 
 def _largest_norm(x: Float[Tensor, "b n e"], dtype: torch.dtype) -> Float[Tensor, "b 1"]:
-    """Return the largest norm of a token of each sample."""
-    return torch.linalg.vector_norm(x, dim=-1, dtype=dtype).amax(-1, keepdim=True)
+    """Return the largest norm of a token of each sample.
+
+    In plain code the gradient is that of the largest token alone, of the first if there are several: the
+    gradient of a maximum over norms would pass over all of x many times. Compiled, it melts into one.
+    """
+    if torch.compiler.is_compiling() or not x.requires_grad:
+        return torch.linalg.vector_norm(x, dim=-1, dtype=dtype).amax(-1, keepdim=True)
+    index = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=dtype).argmax(-1)
+    largest = x.gather(1, index[:, None, None].expand(-1, 1, x.shape[-1]))
+    return torch.linalg.vector_norm(largest, dim=-1, dtype=dtype)
 
 
 def num_valid_tokens(
