@@ -26,9 +26,7 @@ def attention_verdict(row: dict[str, Any]) -> str:
     ratio = best["forward_backward"]["ratio"]
     text = f"{best['name']}: {_beside_goal(ratio, rival)}"
     if "graph" in best:
-        text += (
-            f", {_beside_goal(best['graph']['ratio'], row['baseline']['graph'])} as CUDA graphs"
-        )
+        text += f", {_beside_goal(best['graph']['ratio'], row['baseline']['graph'])} as CUDA graphs"
     if "peak_ratio" in best:
         memory = best["peak_ratio"]
         text += (
