@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lrformer.attention import LRSA, NORMALIZERS, lrsa_attention, lrsa_coefficient, use_backend
+from lrformer.attention.coefficient import tied_coefficient
 from lrformer.core import ConfigError
 from tests.attention import definition
 from tests.attention.inputs import KINDS, projections, tokens
@@ -346,3 +347,36 @@ def test_wrong_shapes_and_masks_raise_with_the_rule():
         LRSA(12, 3)(x, key_padding_mask=torch.ones(2, 5))
     with pytest.raises(ConfigError, match=r"must be \(batch, tokens\) = \(2, 5\)"):
         LRSA(12, 3)(x, key_padding_mask=torch.ones(5, 2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"normalizer": "paper"},
+        {"normalizer": "symmetric"},
+        {"normalizer": "paper", "length_free": True},
+        {"normalizer": "floor", "floor": 1e-3},
+        {"normalizer": "floor", "floor": 1e3},
+    ],
+    ids=str,
+)
+def test_the_slope_of_tied_queries_is_the_gradient_that_their_norm_gives_them(settings):
+    settings = {"eps": 1e-10, "floor": 0.1, "length_free": False, **settings}
+    x = tokens("gauss", 2, 7, 8)
+    q = projections(x, 2, tie_qk=True)[0].requires_grad_()
+    alpha = torch.tensor([3.0, 5.0], dtype=torch.float64)
+    expected = lrsa_coefficient(q, q, x, alpha=alpha, **settings)
+    (grad,) = torch.autograd.grad(expected.sum(), q)
+    squares = q.detach().square().sum(-1)
+    coefficient, slope = tied_coefficient(squares, x, alpha=alpha, **settings)
+    assert_close(coefficient, expected.detach(), 1e-12)
+    assert_close(slope[..., None, None] * q.detach(), grad, 1e-12)
+
+
+@pytest.mark.parametrize("square", [0.0, 1e-38, 1e-44])
+def test_the_slope_of_nearly_blank_queries_is_finite(square):
+    squares = torch.full((1, 1, 3), square)
+    slope = tied_coefficient(
+        squares, torch.ones(1, 3, 4), alpha=100.0, normalizer="paper", eps=1e-10, floor=0.1, length_free=False
+    )[1]  # fmt: skip
+    assert torch.isfinite(slope).all()

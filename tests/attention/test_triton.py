@@ -93,9 +93,10 @@ def test_hard_tokens_cost_no_more_than_torchs_own_attention_pays(kind, dtype):
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("tie_qk", [True, False])
-def test_padding_changes_nothing(tie_qk):
-    x, q, k, v, _ = draw("offset", 21, 16, torch.float32)
+def test_padding_changes_nothing(tie_qk, dtype):
+    x, q, k, v, _ = draw("offset", 21, 16, dtype)
     k = q if tie_qk else k
     mask = torch.zeros(2, 21, dtype=torch.bool, device=DEVICE)
     mask[1, 13:] = True
@@ -110,8 +111,8 @@ def test_padding_changes_nothing(tie_qk):
     alone = definition.lrsa(
         *(part.double().cpu() for part in (q, k, v, x)), alpha=50.0, key_padding_mask=mask.cpu()
     )
-    assert_close(out[0].cpu(), alone[0], 2e-5)
-    assert_close(out[1, :, :13].cpu(), alone[1, :, :13], 2e-5)
+    assert norm_error(out[0], alone[0]) < BOUND[dtype]
+    assert norm_error(out[1, :, :13], alone[1, :, :13]) < BOUND[dtype]
 
 
 @needs_kernels
@@ -220,20 +221,23 @@ def test_no_samples_and_no_tokens_are_no_error():
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("normalizer", ["paper", "floor", "symmetric", "m"])
 @pytest.mark.parametrize("tie_qk", [True, False])
-def test_the_module_gives_what_its_reference_gives(normalizer, tie_qk):
+def test_the_module_gives_what_its_reference_gives(normalizer, tie_qk, dtype):
     torch.manual_seed(0)
-    layer = LRSA(32, 2, alpha=20.0, normalizer=normalizer, tie_qk=tie_qk).to(DEVICE)
-    x = torch.randn(2, 18, 32, device=DEVICE)
+    layer = LRSA(32, 2, alpha=20.0, normalizer=normalizer, tie_qk=tie_qk).to(DEVICE, dtype)
+    x = torch.randn(2, 18, 32, device=DEVICE, dtype=dtype)
     both = []
-    for backend in ("triton", "reference"):
+    for backend, wide in (("triton", dtype), ("reference", torch.float64)):
+        layer.to(wide)
         with use_backend(layer, backend):
-            leaf = x.clone().requires_grad_()
+            leaf = x.to(wide).clone().requires_grad_()
             out = layer(leaf)
             both.append([out, *torch.autograd.grad(out.square().sum(), [leaf, layer.qkv.weight])])
     for ours, theirs in zip(*both, strict=True):
-        assert_close(ours, theirs, 1e-4)
+        # In float16 the sum that is differentiated is rounded too.
+        assert norm_error(ours, theirs) < (1e-4 if dtype == torch.float32 else 1e-2)
 
 
 @needs_kernels
@@ -320,13 +324,14 @@ def test_autocast_runs_in_its_own_dtype_and_auto_takes_the_kernels(attention, mo
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [70, 71])
 def test_a_tuned_call_equals_the_next_one_of_its_kind(num_tokens):
-    """The first call tries every choice of blocks, the next goes past the tuner."""
-    _, q, _, v, grad = draw("gauss", num_tokens, 16, torch.bfloat16)
-    coefficient = torch.full((2, 2), 0.1, device=DEVICE)
-    function = _kernels()
-    tuned, again = (
-        results(lambda q, v: function(q, q, v, coefficient), q, v, grad=grad) for _ in range(2)
-    )
+    """The first call tries every choice of blocks, again and again, the next goes past the tuner."""
+    x, q, _, v, grad = draw("gauss", num_tokens, 16, torch.bfloat16)
+    alpha = torch.full((2,), 60.0, device=DEVICE)
+
+    def call(q: Tensor, v: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
+        return lrsa_attention(q, q, v, x, alpha=alpha, backend="triton")
+
+    tuned, again = (results(call, q, v, x, alpha, grad=grad) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(tuned, again, strict=True))
 
 
@@ -369,58 +374,6 @@ def test_the_kernels_refuse_a_cpu_tensor():
     q = torch.randn(1, 1, 8, 16)
     with pytest.raises(ConfigError, match="runs on a CUDA device, and q is on cpu"):
         _kernels()(q, q, q, torch.ones(1, 1))
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"normalizer": "paper"},
-        {"normalizer": "symmetric", "length_free": True},
-        {"normalizer": "floor", "floor": 1e-3},
-        {"normalizer": "floor", "floor": 1e3},
-    ],
-    ids=lambda settings: "-".join(map(str, settings.values())),
-)
-@pytest.mark.parametrize("is_short", [True, False])
-def test_a_coefficient_gives_its_gradient_to_everything_that_it_is_made_of(
-    settings, dtype, is_short, monkeypatch
-):
-    """Values that grow with their token: sharper weights change the output a lot, and so does the norm of q."""
-    if not is_short:
-        monkeypatch.setattr(resolve_backend("triton").operators, "SHORT_ELEMENTS", 0)
-    x, q, _, _, grad = draw("gauss", 19, 16, dtype)
-    v, grad = q * 2, grad + q
-    alpha = torch.tensor([60.0, 90.0], device=DEVICE)
-    is_free = settings.get("length_free", False)
-
-    def call(backend: str):
-        def attend(q: Tensor, v: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
-            alpha = alpha / 19**0.5 if is_free else alpha
-            return lrsa_attention(q, q, v, x, alpha=alpha, backend=backend, **settings)
-
-        return attend
-
-    parts = (q, v, x, alpha)
-    exact = results(call("reference"), *(part.double() for part in parts), grad=grad)
-    ours = results(call("triton"), *parts, grad=grad)
-    names = ("out", "q", "v", "x", "alpha")
-    for name, actual, expected in zip(names, ours, exact, strict=True):
-        bound = (5 if name in ("x", "alpha") else 1) * BOUND[dtype]
-        assert norm_error(actual, expected) < bound, name
-
-
-@needs_kernels
-@pytest.mark.parametrize("blank", ["q", "x"])
-def test_a_sample_whose_queries_or_tokens_are_zero_has_finite_gradients(blank):
-    x, q, _, v, grad = draw("gauss", 9, 16, torch.float16)
-    (q if blank == "q" else x)[0] = 0
-
-    def call(q: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        return lrsa_attention(q, q, v, x, alpha=100.0, backend="triton")
-
-    assert all(torch.isfinite(part).all() for part in results(call, q, v, x, grad=grad))
 
 
 @needs_kernels

@@ -71,3 +71,25 @@ def test_derivatives_that_the_kernels_do_not_have_raise(tie_qk):
     (gradient,) = torch.autograd.grad(call(leaf).square().sum(), leaf, create_graph=True)
     with pytest.raises(NotImplementedError, match=r"no second derivative.*use_backend"):
         gradient.sum().backward()
+
+
+@needs_kernels
+@pytest.mark.parametrize("tie_qk", [True, False])
+def test_a_gradient_around_vmap_is_as_good_as_without(tie_qk):
+    """Inside vmap no tensor says that a gradient will be asked for; what rounding took is kept all the same."""
+    _, q, k, v, grad = draw("gauss", 12, 16, torch.float16, heads=1)
+    v = v + 20
+
+    def loss(backend: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        coefficient = torch.full((1, 1), 0.05, device=q.device)
+        function = resolve_backend(backend).squared_distance
+
+        def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q = q[None]
+            return function(q, q if tie_qk else k[None], v[None], coefficient)[0]
+
+        return (torch.func.vmap(one)(q, k, v) * grad).sum(dtype=torch.float64)
+
+    ours = torch.func.grad(lambda q: loss("triton", q, k, v))(q)
+    exact = torch.func.grad(lambda q: loss("reference", q, k.double(), v.double()))(q.double())
+    assert norm_error(ours, exact) < 2 * BOUND[torch.float16]

@@ -84,7 +84,9 @@ def tied_squared_distance(
 
 
 def _has_backward(*parts: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+    """Return whether a gradient may be asked for; inside vmap a tensor does not know what is around it."""
+    is_asked = differentiable.is_transformed() or any(part.requires_grad for part in parts)
+    return torch.is_grad_enabled() and is_asked
 
 
 def refusal(

@@ -16,19 +16,19 @@ from lrformer.attention.backends.triton import operators
 
 def tied_squared_distance(*inputs: Any) -> Tensor:
     """Return softmax(-c ||q_i - q_j||^2) v of (q, v, c, squares, slope, has_backward)."""
-    if _is_transformed():
+    if is_transformed():
         return TiedSquaredDistance.apply(*inputs)[0]
     return operators.tied_squared_distance(*inputs)[0]
 
 
 def squared_distance(*inputs: Any) -> Tensor:
     """Return softmax(-c ||q_i - k_j||^2) v of (q, k, v, c, padding, has_backward)."""
-    if _is_transformed():
+    if is_transformed():
         return SquaredDistance.apply(*inputs)[0]
     return operators.squared_distance(*inputs)[0]
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Return whether vmap, torch.func or forward mode is at work."""
     if torch.compiler.is_compiling():
         return False

@@ -34,7 +34,7 @@ BACKWARD: tuple[Choice, ...] = (
 IS_INTERPRETED: bool = knobs.runtime.interpret
 # Taken instead of the fastest where it is set: the interpreter cannot measure.
 FIXED: dict[str, Any] | None = {"BLOCK_M": 16, "BLOCK_N": 16} if IS_INTERPRETED else None
-KEY = ["bucket", "WIDTH"]
+KEY = ("bucket", "WIDTH", "HAS_REST", "HAS_SLOPE")
 
 OLDEST_GPU = (8, 0)
 
@@ -59,8 +59,8 @@ def why_unusable() -> str | None:
 def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
     """Return a function that launches `kernel` with the fastest of `space`.
 
-    The first call of a kind (octave of length, width, dtype) tries them all; Triton keeps what it found
-    on disk. Later calls go past the tuner, whose bookkeeping costs more than a launch.
+    The first call of a kind (octave of length, width, dtype, what is written) tries them all; Triton keeps what it
+    found on disk. Later calls go past the tuner, whose bookkeeping costs more than a launch.
     """
     configs = [
         triton.Config(
@@ -74,13 +74,14 @@ def tuned(kernel: Any, space: tuple[Choice, ...]) -> Launch:
     left_over = {name: rule for name, rule in LEFT_OVER.items() if name in kernel.arg_names}
     tunable: Any = triton.heuristics(left_over)(kernel) if left_over else kernel
     if not IS_INTERPRETED:
-        tunable = triton.autotune(configs, key=KEY, cache_results=True)(tunable)
+        key = [name for name in KEY if name in kernel.arg_names]
+        tunable = triton.autotune(configs, key=key, cache_results=True)(tunable)
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def launch(num_slots: int, num_tokens: int, *arguments: Any, **constants: Any) -> None:
         if num_slots * num_tokens == 0:  # nothing to measure either
             return
-        kind = (constants["bucket"], constants["WIDTH"], arguments[0].dtype, arguments[0].device)
+        kind = (arguments[0].dtype, arguments[0].device, *constants.items())
         choice = FIXED or chosen.get(kind)
         if choice is None:
 

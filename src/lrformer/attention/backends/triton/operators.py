@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lrformer.attention.backends.triton import tied, untied
+from lrformer.attention.backends.triton import tied, tied_backward, untied
 from lrformer.attention.backends.triton.launching import (
     BACKWARD,
     FORWARD,
@@ -19,7 +19,7 @@ ROWS = 64  # of the kernels that only pass over their input
 SHORT_ELEMENTS = 65536
 
 _tied_forward = tuned(tied.forward_kernel, FORWARD)
-_tied_backward = tuned(tied.backward_kernel, BACKWARD)
+_tied_backward = tuned(tied_backward.backward_kernel, BACKWARD)
 _untied_forward = tuned(untied.forward_kernel, FORWARD)
 _untied_backward_keys = tuned(untied.backward_keys_kernel, BACKWARD)
 _untied_backward_queries = tuned(untied.backward_queries_kernel, BACKWARD)
@@ -112,7 +112,7 @@ def tied_squared_distance_backward(
     )  # fmt: skip
     if slope is not None and not _is_short(q):
         run(
-            tied.slope_kernel,
+            tied_backward.slope_kernel,
             batch * heads * -(-tokens // ROWS),
             q, slope, grad_c, grad_q, *q.stride()[:3], heads, tokens,
             WIDTH=constants["WIDTH"], COLUMNS=constants["COLUMNS"], ROWS=ROWS,
@@ -279,7 +279,7 @@ def _gradient_parts(
     arrived = grad.new_empty((batch, heads), dtype=torch.int32)
     constants = constants_of(grad)
     run(
-        tied.gradient_kernel,
+        tied_backward.gradient_kernel,
         batch * heads * -(-tokens // ROWS),
         out, rest, grad, delta if share is None else share, shared, delta, arrived,
         *grad.stride()[:3], heads, tokens, factor,
