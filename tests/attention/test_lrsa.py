@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lrformer.attention import LRSA, NORMALIZERS, lrsa_attention, lrsa_coefficient, use_backend
-from lrformer.attention.coefficient import tied_coefficient
+from lrformer.attention.coefficient import CoefficientSettings, tied_coefficient
 from lrformer.core import ConfigError
 from tests.attention import definition
 from tests.attention.inputs import KINDS, projections, tokens
@@ -368,7 +368,7 @@ def test_the_slope_of_tied_queries_is_the_gradient_that_their_norm_gives_them(se
     expected = lrsa_coefficient(q, q, x, alpha=alpha, **settings)
     (grad,) = torch.autograd.grad(expected.sum(), q)
     squares = q.detach().square().sum(-1)
-    coefficient, slope = tied_coefficient(squares, x, alpha=alpha, **settings)
+    coefficient, slope = tied_coefficient(squares, x, CoefficientSettings(alpha=alpha, **settings))
     assert_close(coefficient, expected.detach(), 1e-12)
     assert_close(slope[..., None, None] * q.detach(), grad, 1e-12)
 
@@ -376,7 +376,6 @@ def test_the_slope_of_tied_queries_is_the_gradient_that_their_norm_gives_them(se
 @pytest.mark.parametrize("square", [0.0, 1e-38, 1e-44])
 def test_the_slope_of_nearly_blank_queries_is_finite(square):
     squares = torch.full((1, 1, 3), square)
-    slope = tied_coefficient(
-        squares, torch.ones(1, 3, 4), alpha=100.0, normalizer="paper", eps=1e-10, floor=0.1, length_free=False
-    )[1]  # fmt: skip
+    settings = CoefficientSettings(100.0, "paper", 1e-10, 0.1, False)
+    slope = tied_coefficient(squares, torch.ones(1, 3, 4), settings)[1]
     assert torch.isfinite(slope).all()

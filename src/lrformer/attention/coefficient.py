@@ -1,6 +1,6 @@
 """The factor in front of LRSA's squared distances: alpha over a norm of the sample itself."""
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,6 +11,16 @@ from lrformer.core import ConfigError
 
 Normalizer = Literal["paper", "floor", "symmetric", "m"]
 NORMALIZERS: tuple[str, ...] = get_args(Normalizer)
+
+
+class CoefficientSettings(NamedTuple):
+    """What `lrsa_coefficient` takes besides tokens; it says what each is."""
+
+    alpha: float | Tensor
+    normalizer: str
+    eps: float
+    floor: float
+    length_free: bool
 
 
 def check_normalizer(normalizer: str, *, length_free: bool, floor: float, eps: float) -> None:
@@ -74,14 +84,7 @@ def lrsa_coefficient(
 
 
 def tied_coefficient(
-    squares: Float[Tensor, "b h n"],
-    x: Float[Tensor, "b n e"],
-    *,
-    alpha: float | Float[Tensor, " h"],
-    normalizer: str,
-    eps: float,
-    floor: float,
-    length_free: bool,
+    squares: Float[Tensor, "b h n"], x: Float[Tensor, "b n e"], settings: CoefficientSettings
 ) -> tuple[Float[Tensor, "b h"], Float[Tensor, "b h"]]:
     r"""Return `lrsa_coefficient` of tied queries and keys from their squared norms, and its slope.
 
@@ -90,10 +93,13 @@ def tied_coefficient(
     """
     largest = _largest_norm(x, squares.dtype)
     norm = squares.sum(-1).sqrt()
-    acting = torch.maximum(norm, floor * largest) if normalizer == "floor" else norm
-    if length_free:
+    acting = norm
+    if settings.normalizer == "floor":
+        acting = torch.maximum(norm, settings.floor * largest)
+    alpha = settings.alpha
+    if settings.length_free:
         alpha = alpha * squares.shape[-1] ** 0.5
-    denominator = acting * largest + eps
+    denominator = acting * largest + settings.eps
     coefficient = alpha / denominator
     with torch.no_grad():
         # The least number keeps a nearly blank sample finite; the norm itself has no slope at zero.

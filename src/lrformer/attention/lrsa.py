@@ -3,14 +3,19 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lrformer.attention.backends import norm_kernels, reference, resolve_backend
-from lrformer.attention.coefficient import check_normalizer, lrsa_coefficient, tied_coefficient
+from lrformer.attention.coefficient import (
+    CoefficientSettings,
+    check_normalizer,
+    lrsa_coefficient,
+    tied_coefficient,
+)
 from lrformer.attention.masks import check_inputs, check_tokens, without_padding
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
@@ -56,11 +61,7 @@ def lrsa_attention(
         key_padding_mask=key_padding_mask,
         dropout_p=dropout_p,
         backend=backend,
-        alpha=alpha,
-        normalizer=normalizer,
-        eps=eps,
-        floor=floor,
-        length_free=length_free,
+        settings=CoefficientSettings(alpha, normalizer, eps, floor, length_free),
     )
 
 
@@ -73,17 +74,37 @@ def _attend(
     key_padding_mask: Bool[Tensor, "b n"] | None,
     dropout_p: float,
     backend: str,
-    **settings: Any,
+    settings: CoefficientSettings,
 ) -> Float[Tensor, "b h n d"]:
-    """Return the attention of `lrsa_attention`; `settings` are those of the coefficient."""
+    """Return the attention of `lrsa_attention` for tokens that are checked, with padding set to zero."""
     masks = {"key_padding_mask": key_padding_mask, "dropout_p": dropout_p}
     kernels = norm_kernels(backend, q, k, v, **masks)
-    if kernels is None or settings["normalizer"] == "m":  # which has no norm of q
-        coefficient = lrsa_coefficient(q, k, x, key_padding_mask=key_padding_mask, **settings)
+    if kernels is None or settings.normalizer == "m":  # which has no norm of q
+        coefficient = _coefficient(q, k, x, key_padding_mask, settings)
         return resolve_backend(backend).squared_distance(q, k, v, coefficient, **masks)
     squares = kernels.squared_norms(q)
-    coefficient, slope = tied_coefficient(squares, x, **settings)
+    coefficient, slope = tied_coefficient(squares, x, settings)
     return kernels.tied_squared_distance(q, v, coefficient, squares, slope)
+
+
+def _coefficient(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    x: Float[Tensor, "b n e"],
+    key_padding_mask: Bool[Tensor, "b n"] | None,
+    settings: CoefficientSettings,
+) -> Float[Tensor, "b h"]:
+    return lrsa_coefficient(
+        q,
+        k,
+        x,
+        alpha=settings.alpha,
+        normalizer=settings.normalizer,
+        eps=settings.eps,
+        floor=settings.floor,
+        length_free=settings.length_free,
+        key_padding_mask=key_padding_mask,
+    )
 
 
 def _check_alpha(alpha: float | Tensor) -> None:
@@ -215,7 +236,7 @@ class LRSA(MultiheadSelfAttention):
             key_padding_mask=masks.padding,
             dropout_p=dropout_p,
             backend=self.backend,
-            **self._settings(q),
+            settings=self._settings(q),
         )
 
     def weights(
@@ -239,18 +260,13 @@ class LRSA(MultiheadSelfAttention):
         key_padding_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h"]:
         """Return this module's factor in front of the squared distances (eq. 5)."""
-        return lrsa_coefficient(q, k, x, key_padding_mask=key_padding_mask, **self._settings(q))
+        return _coefficient(q, k, x, key_padding_mask, self._settings(q))
 
-    def _settings(self, q: Tensor) -> dict[str, Any]:
-        """Return the settings of the coefficient, as wide as that of `q` is."""
+    def _settings(self, q: Tensor) -> CoefficientSettings:
+        """Return the settings of the coefficient, alpha as wide as that of `q` will be."""
         wide = torch.promote_types(q.dtype, torch.float32)
-        return {
-            "alpha": self.effective_alpha().to(wide),
-            "normalizer": self.normalizer,
-            "eps": self.eps,
-            "floor": self.floor,
-            "length_free": self.length_free,
-        }
+        alpha = self.effective_alpha().to(wide)
+        return CoefficientSettings(alpha, self.normalizer, self.eps, self.floor, self.length_free)
 
     def extra_repr(self) -> str:
         """Return the part of `repr` that names the settings."""
