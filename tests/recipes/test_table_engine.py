@@ -2,50 +2,25 @@
 
 import dataclasses
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from lrformer.core import ConfigError
 from lrformer.recipes import plan_runs, reproduce_table, table_engine
-from lrformer.recipes.sharing import take_in_hand
-from lrformer.recipes.table_engine import estimate_seconds, run_folder
+from lrformer.recipes.table_engine import estimate_seconds
 from lrformer.recipes.table_record import (
     TableRecord,
-    add_to_record,
     read_table_record,
     write_table_record,
 )
-from lrformer.recipes.table_run import Circumstances, failed_run
+from lrformer.recipes.table_run import Circumstances
 from lrformer.recipes.time_limit import TimeLimit
 from lrformer.training import load_run, update_metrics
 from lrformer.training.atomic_files import RunFileError
-from tests.recipes.made_table import QUIET, made_run, small_table, write_arrays
+from tests.recipes.made_table import QUIET, made_run, small_table
 
 HOW = Circumstances(runtime=QUIET)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_arrays(tmp_path_factory.mktemp("tiny") / "shades")
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """Runs are made up; the list says which, and an entry of `failures` is raised instead."""
-    calls, failures = [], {}
-
-    def make(planned, folder, how):
-        calls.append((planned.row.name, planned.config.seed, folder))
-        failure = failures.get((planned.row.name, planned.config.seed))
-        if failure is not None:
-            raise failure
-        return made_run(planned, how)
-
-    monkeypatch.setattr(table_engine, "make_run", make)
-    return calls, failures
 
 
 def test_a_table_on_three_classes_is_trained_evaluated_and_recorded(data, tmp_path):
@@ -220,16 +195,6 @@ def test_a_run_that_is_too_long_for_any_limit_is_begun_and_stopped_in_time(
     assert result.record == record
 
 
-def test_a_limit_that_is_not_reached_interrupts_nobody():
-    with TimeLimit(0.05) as limit:
-        assert limit.admits(None)
-        assert limit.admits(0.01)
-        assert limit.admits(10.0)  # no limit of this length would do
-    time.sleep(0.1)
-    assert not limit.is_over
-    assert TimeLimit(None).admits(1e9)
-
-
 def test_an_estimate_comes_from_the_same_row_and_grows_with_the_epochs(data):
     table = small_table(data)
     plain, lrsa = plan_runs(table, num_seeds=1)
@@ -257,128 +222,6 @@ def test_a_listing_of_a_record_needs_no_folder(made, data, tmp_path):
     for given in ({"is_listing": True}, {"record_path": path}):
         with pytest.raises(ConfigError, match="is missing; only a list from a record"):
             reproduce_table(table, None, num_seeds=1, how=HOW, **given)
-
-
-def hold(out, table, *names):
-    """Return a block in which these runs are in other hands."""
-    stack = ExitStack()
-    for run in plan_runs(table):
-        if run.name in names:
-            folder = run_folder(out, table, run, num_failed=0)
-            assert stack.enter_context(take_in_hand(folder))
-    return stack
-
-
-def test_a_run_in_other_hands_is_skipped_and_said(made, data, tmp_path):
-    calls, _ = made
-    table, said = small_table(data), []
-    with hold(tmp_path, table, "dot_product, seed 0"):
-        result = reproduce_table(table, tmp_path, num_seeds=1, how=HOW, say=said.append)
-    assert [call[0] for call in calls] == ["lrsa"]
-    assert [standing.status for standing in result.standings] == ["in hand", "finished"]
-    skipped = "[1/2] dot_product, seed 0 is in the hands of another process; skipped for now"
-    assert said[0] == skipped
-    assert result.stopped == "other processes have in hand what is left (dot_product, seed 0)"
-    again = reproduce_table(table, tmp_path, num_seeds=1, how=HOW)
-    assert [call[0] for call in calls] == ["lrsa", "dot_product"]
-    assert again.stopped is None
-
-
-def test_a_run_that_was_let_go_meanwhile_is_made_in_the_end(made, data, tmp_path, monkeypatch):
-    table, calls = small_table(data), []
-    others = hold(tmp_path, table, "dot_product, seed 0")
-
-    def make(planned, folder, how):
-        calls.append(planned.name)
-        others.close()
-        return made_run(planned, how)
-
-    monkeypatch.setattr(table_engine, "make_run", make)
-    result = reproduce_table(table, tmp_path, num_seeds=2, how=HOW)
-    assert calls == [
-        "lrsa, seed 0",
-        "dot_product, seed 1",
-        "lrsa, seed 1",
-        "dot_product, seed 0",
-    ]
-    assert result.stopped is None
-
-
-def test_what_another_process_finished_meanwhile_is_kept_and_not_made_again(
-    made, data, tmp_path, monkeypatch
-):
-    table, calls = small_table(data), []
-    first, second = plan_runs(table, num_seeds=1)
-
-    def make(planned, folder, how):
-        calls.append(planned.name)
-        other = made_run(second, how, nll=0.123)
-        add_to_record(tmp_path / "attentions.json", other, table="attentions", data=str(data))
-        return made_run(planned, how)
-
-    monkeypatch.setattr(table_engine, "make_run", make)
-    result = reproduce_table(table, tmp_path, num_seeds=1, how=HOW)
-    assert calls == [first.name]
-    assert [run.row for run in result.record.runs] == ["lrsa", "dot_product"]
-
-
-def test_a_run_that_was_finished_just_before_it_was_taken_is_not_made_again(
-    made, data, tmp_path, monkeypatch
-):
-    calls, _ = made
-    table = small_table(data)
-    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
-
-    def take(folder):
-        add_to_record(
-            tmp_path / "attentions.json", made_run(run), table="attentions", data=str(data)
-        )
-        return take_in_hand(folder)
-
-    monkeypatch.setattr(table_engine, "take_in_hand", take)
-    result = reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW)
-    assert not calls
-    assert [standing.status for standing in result.standings] == ["finished"]
-
-
-def test_a_run_that_fails_again_is_not_retried_by_the_same_call_nor_by_one_beside_it(
-    made, data, tmp_path, monkeypatch
-):
-    calls, failures = made
-    table = small_table(data)
-    failures |= {(row, 0): ArithmeticError(row) for row in ("dot_product", "lrsa")}
-    reproduce_table(table, tmp_path, num_seeds=1, how=HOW)
-    lrsa = plan_runs(table, num_seeds=1)[1]
-
-    def make(planned, folder, how):
-        calls.append((planned.row.name, planned.config.seed, folder))
-        entry = failed_run(lrsa, ArithmeticError("beside"), how)
-        add_to_record(tmp_path / "attentions.json", entry, table="attentions", data=str(data))
-        raise ArithmeticError("again")
-
-    monkeypatch.setattr(table_engine, "make_run", make)
-    reproduce_table(table, tmp_path, num_seeds=1, how=HOW, is_retrying=True)
-    assert [call[0] for call in calls] == ["dot_product", "lrsa", "dot_product"]
-
-
-def test_calls_side_by_side_make_every_run_once(made, data, tmp_path, monkeypatch):
-    table, calls = small_table(data), []
-
-    def make(planned, folder, how):
-        calls.append(planned.name)
-        time.sleep(0.02)
-        return made_run(planned, how)
-
-    def call(rows):
-        return reproduce_table(table, tmp_path, rows=rows, num_seeds=4, how=HOW)
-
-    monkeypatch.setattr(table_engine, "make_run", make)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(call, [None, ["lrsa"], None]))
-    names = sorted(run.name for run in plan_runs(table, num_seeds=4))
-    assert sorted(calls) == names
-    record = read_table_record(tmp_path / "attentions.json", table="attentions", data=str(data))
-    assert sorted(f"{run.row}, seed {run.seed}" for run in record.runs) == names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""A time limit stops the work as Ctrl-C would, and nothing else."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from lrformer.recipes.time_limit import TimeLimit
+
+
+def test_a_limit_that_is_not_reached_interrupts_nobody():
+    with TimeLimit(0.05) as limit:
+        assert limit.admits(None)
+        assert limit.admits(0.01)
+        assert limit.admits(10.0)  # no limit of this length would do
+    time.sleep(0.1)
+    assert not limit.is_over
+    assert TimeLimit(None).admits(1e9)
+
+
+@pytest.fixture
+def _ignored():
+    """Ctrl-C is ignored, as in a job that a script started with `&`."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ignored")
+def test_a_limit_also_stops_a_process_that_ignores_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), TimeLimit(0.05) as limit:
+        time.sleep(5)
+    assert limit.is_over
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("_ignored")
+@pytest.mark.parametrize("seconds", [None, 60.0])
+def test_ctrl_c_is_listened_to_only_under_a_limit_and_only_in_the_main_thread(seconds):
+    heard = []
+
+    def enter():
+        with TimeLimit(seconds):
+            heard.append(signal.getsignal(signal.SIGINT))
+
+    enter()
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    ours = signal.SIG_IGN if seconds is None else signal.default_int_handler
+    assert heard == [ours, signal.SIG_IGN]
