@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from filelock import FileLock
 
 from lrformer.core import ConfigError
-from lrformer.recipes import plan_runs
-from lrformer.recipes.sharing import is_in_hand, lock_path, take_in_hand
+from lrformer.recipes import plan_runs, sharing
+from lrformer.recipes.sharing import is_in_hand, lock_path, sole_writer, take_in_hand
 from lrformer.recipes.table_record import (
     TableRecord,
     add_to_record,
@@ -93,3 +95,37 @@ def test_a_place_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "row").write_text("a file")
     with pytest.raises(RunFileError, match="row cannot be made"), take_in_hand(tmp_path / "row/x"):
         pass
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """The folder of a run whose lock belongs to another user; root would be allowed to open it."""
+    run = tmp_path / "seed-0"
+    lock_path(run).touch()
+
+    def refuse(lock, *_, **__):
+        raise PermissionError(13, "Permission denied", lock.lock_file)
+
+    monkeypatch.setattr(FileLock, "_acquire", refuse)
+    return run
+
+
+def test_a_lock_of_another_user_is_not_known_to_be_in_hand(foreign):
+    assert not is_in_hand(foreign)
+
+
+@pytest.mark.parametrize("take", [take_in_hand, sole_writer])
+def test_a_lock_of_another_user_cannot_be_taken_and_the_way_out_is_said(foreign, take):
+    message = r"\.seed-0\.lock cannot be opened \(Permission denied\).* choose another --out"
+    with pytest.raises(RunFileError, match=message), take(foreign):
+        pass
+
+
+def test_who_only_looks_for_a_moment_has_nothing_in_hand(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "SECONDS_OF_PATIENCE", 10.0)
+    lock = FileLock(lock_path(tmp_path / "seed-0"), thread_local=False)
+    lock.acquire()
+    looker = threading.Timer(0.1, lock.release)
+    looker.start()
+    assert not is_in_hand(tmp_path / "seed-0")
+    looker.join()

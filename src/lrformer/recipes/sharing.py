@@ -13,6 +13,7 @@ from lrformer.training.atomic_files import RunFileError
 
 # Whoever only looks whether a run is in hand holds its lock for a moment.
 SECONDS_OF_PATIENCE = 0.2
+POLL_INTERVAL = SECONDS_OF_PATIENCE / 10
 
 
 def lock_path(path: Path) -> Path:
@@ -23,16 +24,18 @@ def lock_path(path: Path) -> Path:
 @contextmanager
 def sole_writer(record: Path) -> Iterator[None]:
     """Wait until no other process writes to `record`, and keep the others waiting inside the block."""
-    with _make_lock(record):
+    lock = _take(record)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
 def take_in_hand(run: Path) -> Iterator[bool]:
     """Give whether the run of this folder is ours inside the block; False where another process has it."""
-    lock = _make_lock(run)
     try:
-        lock.acquire(timeout=SECONDS_OF_PATIENCE, poll_interval=SECONDS_OF_PATIENCE / 10)
+        lock = _take(run, timeout=SECONDS_OF_PATIENCE)
     except Timeout:
         yield False
         return
@@ -43,22 +46,35 @@ def take_in_hand(run: Path) -> Iterator[bool]:
 
 
 def is_in_hand(run: Path) -> bool:
-    """Return whether a process has the run of this folder in hand; nothing is written."""
+    """Return whether a process is known to have the run of this folder in hand; nothing is written."""
     path = lock_path(run)
-    if not path.exists():
-        return False
     try:
-        with FileLock(path, timeout=0):
-            return False
+        if path.exists():
+            with FileLock(path, timeout=SECONDS_OF_PATIENCE, poll_interval=POLL_INTERVAL):
+                return False
     except Timeout:
         return True
+    except OSError:  # the lock of another user, say, which cannot be tried
+        return False
+    return False
 
 
-def _make_lock(path: Path) -> FileLock:
+def _take(path: Path, timeout: float = -1) -> FileLock:
+    """Return the lock of `path`, taken; without a timeout it is waited for."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFileError(
             f"{path.parent} cannot be made ({error.strerror or error}); choose another folder."
         ) from error
-    return FileLock(lock_path(path))
+    lock = FileLock(lock_path(path), timeout=timeout, poll_interval=POLL_INTERVAL)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise
+    except OSError as error:
+        raise RunFileError(
+            f"{lock_path(path)} cannot be opened ({error.strerror or error}): it may be another user's, or "
+            "its folder may not be written; choose another --out, and another --record if it lies there."
+        ) from error
+    return lock

@@ -13,7 +13,7 @@ from lrformer.core import ConfigError
 from lrformer.data import DATASETS, list_splits, load_dataset
 from lrformer.evaluation.run_data import OTHER_CLASSES, parse_place
 from lrformer.recipes.experiment import seeded_runs
-from lrformer.recipes.sharing import is_in_hand, take_in_hand
+from lrformer.recipes.sharing import is_in_hand, sole_writer, take_in_hand
 from lrformer.recipes.table import Table, variant_slug
 from lrformer.recipes.table_record import (
     TableRecord,
@@ -148,6 +148,8 @@ def reproduce_table(
     stopped = None
     if out is not None and not is_listing:
         check_writable(path)
+        with sole_writer(path):
+            pass  # raises now where the lock cannot be taken, and not after a training
         _check_data(plan, how.ood)
         with TimeLimit(time_limit) as limit:
             work = _Work(
