@@ -4,11 +4,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import pytest
+
 from lrformer.recipes import plan_runs, reproduce_table, table_engine
-from lrformer.recipes.sharing import take_in_hand
+from lrformer.recipes.sharing import lock_path, take_in_hand
 from lrformer.recipes.table_engine import run_folder
 from lrformer.recipes.table_record import add_to_record, read_table_record
 from lrformer.recipes.table_run import Circumstances, failed_run
+from lrformer.training.atomic_files import RunFileError
 from tests.recipes.made_table import QUIET, made_run, small_table
 
 HOW = Circumstances(runtime=QUIET)
@@ -116,6 +119,31 @@ def test_a_run_that_fails_again_is_not_retried_by_the_same_call_nor_by_one_besid
     assert [call[0] for call in calls] == ["dot_product", "lrsa", "dot_product"]
 
 
+def test_a_failed_run_that_another_process_tries_again_is_in_hand(made, data, tmp_path):
+    calls, failures = made
+    failures["lrsa", 0] = ArithmeticError("the loss is not finite")
+    table = small_table(data)
+    one = {"rows": ["lrsa"], "num_seeds": 1, "how": HOW}
+    reproduce_table(table, tmp_path, **one)
+    with hold(tmp_path, table, "lrsa, seed 0"):
+        result = reproduce_table(table, tmp_path, **one, is_retrying=True)
+    assert len(calls) == 1
+    assert [standing.status for standing in result.standings] == ["in hand"]
+
+
+def test_the_record_that_comes_back_has_what_others_added_after_the_last_run(made, data, tmp_path):
+    table = small_table(data)
+    plain, _ = plan_runs(table, num_seeds=1)
+
+    def add_beside(text):
+        if "accuracy" in text:  # the only run of this call is recorded
+            record = tmp_path / "attentions.json"
+            add_to_record(record, made_run(plain), table="attentions", data=str(data))
+
+    result = reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW, say=add_beside)
+    assert [run.row for run in result.record.runs] == ["lrsa", "dot_product"]
+
+
 def test_calls_side_by_side_make_every_run_once(made, data, tmp_path, monkeypatch):
     table, calls = small_table(data), []
 
@@ -134,3 +162,13 @@ def test_calls_side_by_side_make_every_run_once(made, data, tmp_path, monkeypatc
     assert sorted(calls) == names
     record = read_table_record(tmp_path / "attentions.json", table="attentions", data=str(data))
     assert sorted(f"{run.row}, seed {run.seed}" for run in record.runs) == names
+
+
+def test_a_record_whose_lock_cannot_be_taken_is_refused_before_anything_is_trained(
+    made, data, tmp_path
+):
+    calls, _ = made
+    lock_path(tmp_path / "attentions.json").mkdir()
+    with pytest.raises(RunFileError, match="cannot be opened"):
+        reproduce_table(small_table(data), tmp_path, num_seeds=1, how=HOW)
+    assert not calls
