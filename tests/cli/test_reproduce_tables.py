@@ -111,6 +111,30 @@ def test_a_record_is_listed_without_a_folder_of_runs(made, data, tmp_path):
     assert f"1 of 11 runs are finished: {record}" in shown.replace("\n", "")
 
 
+def test_runs_with_other_settings_in_the_record_are_said(made, data, tmp_path):
+    words = ["references", "--out", tmp_path, "--data", data, "--seeds", 1, "--ood", ""]
+    invoke(*words, "--epochs", 15)
+    invoke(*words, "--epochs", 7, "--rows", "sngp")
+    shown = invoke(*words, "--list").output
+    assert "0 of 2 runs are finished" in shown
+    line = "the record also holds {} with other settings (shortened to {} of 250 epochs; "
+    assert line.format("2 runs", 15) + "unknown sets: none)\n" in shown
+    assert line.format("1 run", 7) in shown
+    stripes = invoke(*words, "--epochs", 15, "--ood", f"{data}:ood-stripes", "--list").output
+    assert line.format("2 runs", 15) in stripes
+    own = invoke(*words, "--epochs", 15, "--rows", "deterministic", "--list").output
+    assert "other settings" not in own
+
+
+def test_a_record_that_does_not_exist_is_said(made, data, tmp_path):
+    record = tmp_path / "recrod.json"
+    words = ["references", "--data", data, "--seeds", 1, "--record", record]
+    shown = invoke(*words, "--list").output
+    assert f"0 of 2 runs are finished: {record} does not exist yet\n" in shown
+    made_there = invoke(*words, "--out", tmp_path, "--ood", "").output
+    assert f"2 of 2 runs are finished: {record}\n" in made_there
+
+
 def test_a_run_in_other_hands_is_listed_as_such(made, data, tmp_path):
     words = ["references", "--out", tmp_path, "--data", data, "--seeds", 1, "--ood", ""]
     invoke(*words, "--rows", "sngp")

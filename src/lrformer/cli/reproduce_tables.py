@@ -270,10 +270,30 @@ def _show(result: "Reproduction") -> None:
             why = standing.attempts[0].error if standing.status == "failed" else ""
             console.print(escape(f"{standing.status}: {standing.run.name} {why}".rstrip()))
     finished = sum(standing.status == "finished" for standing in result.standings)
-    place = escape(str(result.record_path))
-    console.print(f"{finished} of {len(result.standings)} runs are finished: {place}")
+    place = str(result.record_path)
+    if not result.record_path.exists():
+        place += " does not exist yet"
+    console.print(escape(f"{finished} of {len(result.standings)} runs are finished: {place}"))
+    for line in _others(result):
+        console.print(escape(line))
     if result.stopped is not None:
         console.print(escape(f"Stopped: {result.stopped}."))
+
+
+def _others(result: "Reproduction") -> list[str]:
+    """Return a line for each of the other settings under which the record holds the same rows and seeds."""
+    from collections import Counter
+
+    from lrformer.recipes.table import describe_variant
+
+    counts = Counter(
+        f"{describe_variant(run.variant)}; unknown sets: {', '.join(run.ood) or 'none'}"
+        for run in result.others
+    )
+    return [
+        f"the record also holds {number} run{'' if number == 1 else 's'} with other settings ({words})"
+        for words, number in counts.items()
+    ]
 
 
 def _seeds(row: "SummaryRow") -> str:

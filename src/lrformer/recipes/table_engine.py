@@ -57,6 +57,15 @@ class Reproduction:
     standings: tuple[Standing, ...]
     stopped: str | None = None
 
+    @property
+    def others(self) -> tuple[TableRun, ...]:
+        """Return what the record holds of the same rows and seeds with other settings."""
+        asked = {(s.run.row.name, s.run.config.seed) for s in self.standings}
+        found = [run for standing in self.standings for run in standing.attempts]
+        return tuple(
+            run for run in self.record.runs if (run.row, run.seed) in asked and run not in found
+        )
+
 
 def plan_runs(
     table: Table, *, rows: Sequence[str] | None = None, num_seeds: int = 3
