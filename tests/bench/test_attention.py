@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lrformer.bench import AttentionBenchConfig, attention, attention_row, bench_attention
+from lrformer.bench.attention import check_usable
 from lrformer.bench.attention_contenders import make_contenders
 from lrformer.bench.place import Place
 from lrformer.bench.roofline import Ceilings
@@ -174,6 +175,40 @@ def test_growth_keeps_the_tokens_of_the_batch_and_then_the_tokens_of_a_sample():
 def test_what_cannot_work_is_refused_before_anything_is_measured(wrong, message):
     with pytest.raises(ConfigError, match=message):
         AttentionBenchConfig(**wrong)
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    """Our kernels, which do not run in Triton's interpreter here."""
+    module = pytest.importorskip("lrformer.attention.backends.triton")
+    monkeypatch.setattr(module, "IS_INTERPRETED", False)
+    monkeypatch.setattr(module, "UNUSABLE", None)
+    return module
+
+
+@pytest.mark.usefixtures("triton")
+def test_backends_of_which_none_can_run_are_refused_before_anything_is_measured(
+    tmp_path, monkeypatch
+):
+    out = tmp_path / "record.json"
+    config = AttentionBenchConfig(**{**vars(TINY), "backends": ("triton",)})
+    message = "'triton' runs on a CUDA device, and this is cpu; name another of reference, sdpa"
+    with pytest.raises(ConfigError, match=message):
+        bench_attention(config, out)
+    monkeypatch.setattr("lrformer.bench.place.HAS_TRITON", False)
+    with pytest.raises(ConfigError, match="'triton' needs the package triton"):
+        bench_attention(config, out)
+    assert not out.exists()
+
+
+def test_one_backend_that_can_run_is_enough(triton, monkeypatch):
+    place = PretendGpu()
+    check_usable(None, Place("cpu"))
+    check_usable(("triton", "sdpa"), Place("cpu"))
+    check_usable(("triton",), place)
+    monkeypatch.setattr(triton, "UNUSABLE", "cannot start")
+    with pytest.raises(ConfigError, match="'triton' cannot start"):
+        check_usable(("triton",), place)
 
 
 def test_a_device_that_is_not_there_is_refused():

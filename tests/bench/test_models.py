@@ -139,6 +139,16 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(wrong, message)
             InferenceBenchConfig(batches=(0,))
 
 
+@pytest.mark.parametrize(
+    ("bench", "config"),
+    [(bench_training, TrainingBenchConfig), (bench_inference, InferenceBenchConfig)],
+)
+def test_backends_of_which_none_can_run_are_refused(bench, config, monkeypatch):
+    monkeypatch.setattr("lrformer.bench.place.HAS_TRITON", False)
+    with pytest.raises(ConfigError, match="'triton' needs the package triton"):
+        bench(config(**{**TINY, "backends": ("triton",)}))
+
+
 @pytest.mark.parametrize("module", [training, inference])
 def test_on_a_gpu_memory_is_compared_and_a_pass_is_one_graph(module, monkeypatch):
     place = PretendGpu()

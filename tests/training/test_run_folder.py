@@ -12,7 +12,13 @@ from lrformer.data import DeviceBatches, load_dataset
 from lrformer.methods import create_method
 from lrformer.models import create_model
 from lrformer.training import Decision, Run, RunConfig, TrainConfig, load, load_run, update_metrics
-from lrformer.training.atomic_files import RunFileError, read_tensors, replace_file, write_tensors
+from lrformer.training.atomic_files import (
+    RunFileError,
+    check_writable,
+    read_tensors,
+    replace_file,
+    write_tensors,
+)
 from lrformer.training.backbone import backbone_img_size, describe_backbone
 from lrformer.training.run_folder import save_method, write_decision, write_run_config
 from lrformer.training.start import backbone_factory
@@ -125,7 +131,9 @@ def test_a_missing_or_damaged_file_is_named(run_folder, name):
     path = run_folder / name
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ConfigError, match=name):
+    with pytest.raises(
+        ConfigError, match=rf"{name} is not .* Restore it from a copy, or delete it"
+    ):
         load_run(run_folder)
     path.unlink()
     with pytest.raises(ConfigError, match=name):
@@ -185,3 +193,13 @@ def test_a_path_or_a_device_that_is_none_is_refused_in_words(tmp_path):
         load(None)
     with pytest.raises(ConfigError, match=r"device \('gpu'\) must be cpu, cuda"):
         load_run(tmp_path, device="gpu")
+
+
+@pytest.mark.parametrize("inside", ["record.json", "deeper/record.json"])
+def test_a_file_where_a_folder_must_be_is_named(tmp_path, inside):
+    file = tmp_path / "out"
+    file.write_text("mine")
+    for put in (check_writable, lambda path: replace_file(path, b"new")):
+        with pytest.raises(RunFileError, match=f"{file} is a file and must be a folder"):
+            put(file / inside)
+    assert file.read_text() == "mine"

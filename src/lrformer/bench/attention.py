@@ -82,6 +82,15 @@ def check_backends(backends: tuple[str, ...] | None) -> None:
         raise ConfigError("backends must name at least one.")
 
 
+def check_usable(backends: tuple[str, ...] | None, place: Place) -> None:
+    """Raise if none of the backends that are asked for can run there: nothing of ours would be measured."""
+    reasons = {name: place.why_unusable(name) for name in backends or ()}
+    if reasons and None not in reasons.values():
+        words = "; ".join(f"'{name}' {reason}" for name, reason in reasons.items())
+        usable = [name for name in BACKENDS[1:] if place.why_unusable(name) is None]
+        raise ConfigError(f"backends: {words}; name another of {', '.join(usable)}, or none.")
+
+
 def check_effort(repeats: int, seconds: float) -> None:
     """Raise for numbers with which nothing would be measured."""
     if repeats < 1:
@@ -99,6 +108,7 @@ def bench_attention(
 ) -> dict[str, Any]:
     """Return the record, written to `out` after every row; rows that `out` holds already are kept."""
     place = Place(config.device)
+    check_usable(config.backends, place)
     config = config.filled(place)
     assert config.shapes is not None
     assert config.widths is not None

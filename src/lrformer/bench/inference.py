@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lrformer.bench.attention import check_usable
 from lrformer.bench.journal import Journal
 from lrformer.bench.model_contenders import (
     OURS,
@@ -57,6 +58,7 @@ def bench_inference(
 ) -> dict[str, Any]:
     """Return the record, written to `out` after every row; those that `out` holds are kept."""
     place = Place(config.device)
+    check_usable(config.backends, place)
     batches = config.batches or ((1, 64, 512) if place.is_cuda else (1, 4))
     way = config.compile_way or ("blocks" if place.is_cuda else "none")
     settings = {

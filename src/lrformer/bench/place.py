@@ -15,7 +15,8 @@ import torch
 
 import lrformer
 from lrformer._version import __version__
-from lrformer.attention.backends import BACKENDS
+from lrformer.attention.backends import BACKENDS, resolve_backend
+from lrformer.attention.backends.automatic import HAS_TRITON
 from lrformer.core import ConfigError
 
 GIB = 2**30
@@ -108,6 +109,17 @@ class Place:
     def backends(self) -> tuple[str, ...]:
         """Our backends that can run here."""
         return tuple(name for name in BACKENDS[1:] if self.is_cuda or name != "triton")
+
+    def why_unusable(self, backend: str) -> str | None:
+        """Return what keeps one of our backends from running here at all, or None."""
+        if backend != "triton":
+            return None
+        if not HAS_TRITON:
+            return "needs the package triton, which comes with torch for CUDA"
+        triton = resolve_backend(backend)
+        if not self.is_cuda and not triton.IS_INTERPRETED:
+            return f"runs on a CUDA device, and this is {self.device}"
+        return triton.UNUSABLE
 
     @property
     def matrix_limit_bytes(self) -> int:

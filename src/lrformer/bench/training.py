@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lrformer.bench.attention import check_usable
 from lrformer.bench.journal import Journal
 from lrformer.bench.model_contenders import (
     NUM_CLASSES,
@@ -59,6 +60,7 @@ def bench_training(
 ) -> dict[str, Any]:
     """Return the record, written to `out` after every model; those that `out` holds are kept."""
     place = Place(config.device)
+    check_usable(config.backends, place)
     batch = config.batch or (512 if place.is_cuda else 2)
     way = config.compile_way or ("model" if place.is_cuda else "none")
     settings = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lrformer.training.atomic_files import RunFileError
+from lrformer.training.atomic_files import RunFileError, explain
 
 # Whoever only looks whether a run is in hand holds its lock for a moment.
 SECONDS_OF_PATIENCE = 0.2
@@ -65,7 +65,7 @@ def _take(path: Path, timeout: float = -1) -> FileLock:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFileError(
-            f"{path.parent} cannot be made ({error.strerror or error}); choose another folder."
+            f"{path.parent} cannot be made ({explain(error, path.parent)}); choose another folder."
         ) from error
     lock = FileLock(lock_path(path), timeout=timeout, poll_interval=POLL_INTERVAL)
     try:

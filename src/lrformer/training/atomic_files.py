@@ -12,6 +12,8 @@ from torch import Tensor
 
 from lrformer.core import ConfigError, LRFormerError
 
+WAY_OUT_OF_DAMAGE = "it is damaged. Restore it from a copy, or delete it to have it made anew."
+
 
 class RunFileError(LRFormerError, OSError):
     """A file of a run that could not be written; what stood there before is still there."""
@@ -32,7 +34,7 @@ def replace_file(path: Path, content: bytes) -> None:
     except OSError as error:
         _remove(temporary)
         raise RunFileError(
-            f"{path} could not be written ({error.strerror or error}); the file that was there is "
+            f"{path} could not be written ({explain(error, path.parent)}); the file that was there is "
             "unchanged. Make room or choose another folder, then run the same command again."
         ) from error
     except BaseException:
@@ -48,9 +50,18 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = explain(error, path.parent)
     if reason is not None:
-        raise RunFileError(f"{path} cannot be written ({reason}); choose another file.")
+        raise RunFileError(f"{path} cannot be written ({reason}); choose another place.")
+
+
+def explain(error: OSError, folder: Path) -> str:
+    """Return why nothing could be put into `folder`, naming the file that stands where a folder must be."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        for place in (folder, *folder.parents):
+            if place.exists() and not place.is_dir():
+                return f"{place} is a file and must be a folder"
+    return error.strerror or str(error)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -65,7 +76,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise ConfigError(f"{path} is not valid JSON ({error}); it is damaged.") from error
+        raise ConfigError(f"{path} is not valid JSON ({error}); {WAY_OUT_OF_DAMAGE}") from error
 
 
 def write_tensors(
@@ -96,7 +107,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
             return tensors, dict(file.metadata() or {})
     except SafetensorError as error:
-        raise ConfigError(f"{path} is not a safetensors file ({error}); it is damaged.") from error
+        raise ConfigError(
+            f"{path} is not a safetensors file ({error}); {WAY_OUT_OF_DAMAGE}"
+        ) from error
 
 
 def _finite(value: Any) -> Any:

@@ -22,7 +22,13 @@ from lrformer.core import ConfigError, from_record, to_record
 from lrformer.heads import Predictive
 from lrformer.heads.laplace_posterior import LaplacePosterior
 from lrformer.methods import AbstentionRule, Method, Temperature
-from lrformer.training.atomic_files import read_json, read_tensors, write_json, write_tensors
+from lrformer.training.atomic_files import (
+    WAY_OUT_OF_DAMAGE,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from lrformer.training.backbone import BackboneRecord, build_method
 from lrformer.training.config import TrainConfig
 
@@ -209,7 +215,7 @@ def read_run_config(folder: Path) -> RunConfig:
         raise ConfigError(f"{path} describes a '{kind}', not a run; lrformer.load opens it.")
     schema = record.get("schema")
     if not isinstance(schema, int) or schema < 1:
-        raise ConfigError(f"{path} has no valid schema number ({schema!r}); it is damaged.")
+        raise ConfigError(f"{path} has no valid schema number ({schema!r}); {WAY_OUT_OF_DAMAGE}")
     if schema > SCHEMA:
         raise ConfigError(
             f"{path} has schema {schema}, written by lrformer {record.get('lrformer')}; this version "
