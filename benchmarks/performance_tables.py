@@ -38,12 +38,13 @@ def _called(entry: Record) -> str:
     return f"{entry['backend']}{how}"
 
 
-def _against(value: float | None, goal: float, *, is_least: bool) -> str:
-    """Return a ratio with two digits, in bold where it misses its goal."""
+def _against(value: float | None, goal: float, *, is_least: bool, num_digits: int = 2) -> str:
+    """Return a rounded ratio, in bold where it misses its goal."""
     if value is None:
         return ""
     is_met = value >= goal if is_least else value <= goal
-    return f"{value:.2f}" if is_met else f"**{value:.2f}**"
+    text = f"{value:.{num_digits}f}"
+    return text if is_met else f"**{text}**"
 
 
 def ratio_table(record: Record) -> str:
@@ -198,7 +199,7 @@ def model_table(record: Record) -> str:
                 row["name"].replace("_", " "),
                 str(row["batch"]),
                 *(f"{side['images_per_second']:,.0f}" for side in sides),
-                _against(row["ratio"], row["goal"], is_least=True),
+                _against(row["ratio"], row["goal"], is_least=True, num_digits=3),
                 *("" if peak is None else f"{peak / 2**30:.2f}" for peak in peaks),
             ]
         )

@@ -83,10 +83,16 @@ def test_sweeps_are_kept_apart(tables):
 def test_models_stand_beside_timms(tables):
     lines = body(tables.model_table(made_up.model_record()))
     assert lines == [
-        ["lrsa triton", "512", "9,180", "9,000", "1.02", "3.00", "2.00"],
-        ["lrsa sdpa", "512", "7,650", "9,000", "**0.85**", "3.00", "2.00"],
+        ["lrsa triton", "512", "9,180", "9,000", "1.020", "3.00", "2.00"],
+        ["lrsa sdpa", "512", "7,650", "9,000", "**0.850**", "3.00", "2.00"],
         ["lrsa reference", "512", "failed", "", "", "", ""],
     ]
+
+
+def test_a_model_that_is_barely_short_does_not_read_as_its_goal(tables):
+    record = made_up.model_record()
+    record["rows"][0] |= {"ratio": 0.9694, "goal": 0.97}
+    assert body(tables.model_table(record))[0][4] == "**0.969**"
 
 
 def test_a_page_without_a_record_says_how_to_make_it_and_with_one_shows_it(
