@@ -183,8 +183,13 @@ def runs_table() -> str:
     return "\n".join(lines) if len(lines) > 2 else "None yet."
 
 
+README_HEAD = """\
+| model | accuracy | NLL | ECE | AUPR SVHN | AUPR CIFAR-100 | seeds |
+|---|---|---|---|---|---|---|"""
+
+
 def readme_table() -> str:
-    """Return the paper's best row beside ours, and the references, as far as they are measured."""
+    """Return the paper's best row beside ours, and the references; until then the attentions."""
     lines = []
     for name in ("main", "references"):
         record = load(name)
@@ -200,13 +205,27 @@ def readme_table() -> str:
                 words = describe_variant(variant)
                 title = f"{row.row.title}{f' ({words})' if words else ''}"
                 lines.append(_readme_line(title, row, "ours"))
-    if not lines:
-        return (
-            "The paper's tables are not measured yet: [docs/results.md](docs/results.md) lists what is "
-            "missing, and [docs/recipes.md](docs/recipes.md) the commands that make it."
-        )
-    head = "| model | accuracy | NLL | ECE | AUPR SVHN | AUPR CIFAR-100 | seeds |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|", *lines])
+    if lines:
+        return "\n".join([README_HEAD, *lines])
+    missing = (
+        "The paper's main table is not measured yet: [docs/results.md](docs/results.md) lists what is "
+        "missing, and [docs/recipes.md](docs/recipes.md) the commands that make it."
+    )
+    return "\n\n".join([*_readme_attentions(), missing])
+
+
+def _readme_attentions() -> list[str]:
+    """Return the attentions under one head, each variant a caption and a table."""
+    record = load("attentions")
+    if record is None:
+        return []
+    table, parts = TABLES["attentions"](data=DATA), []
+    for variant in variants(record):
+        made = [row for row in summarize(table, record, variant=variant) if row.runs]
+        caption = f"{table.title}; {describe_variant(variant)}; AUPR by entropy:"
+        lines = [_readme_line(row.row.title, row, "ours") for row in made]
+        parts += [caption, "\n".join([README_HEAD, *lines])]
+    return parts
 
 
 def _readme_line(title: str, row: SummaryRow, which: str) -> str:
