@@ -30,7 +30,7 @@ Stop it by Ctrl-C or --time-limit, and the same command goes on.
 Runs that RECORD holds are not made again, wherever they were made.
 Start it two or three times to share one GPU: each takes the next run that no other has in hand.
 
-Example: lrformer reproduce {name} --out runs/{name} --epochs 30 --seeds 3 --time-limit 8
+Example: lrformer reproduce {name} --out runs/{name} --epochs 15 --seeds 3 --time-limit 8
 """
 
 
