@@ -15,7 +15,6 @@ import datetime
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import lrformer
+from lrformer.core.provenance import checkout_commit
 from lrformer.heads import FlatVarianceWarning
 from lrformer.methods import Method, create_method, list_methods
 from lrformer.models import create_model
@@ -231,17 +231,10 @@ def measure(
     return rows
 
 
-def commit() -> str:
-    """Return the commit that was measured, or "unknown" outside a repository."""
-    command = ["git", "rev-parse", "HEAD"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    return result.stdout.strip() or "unknown"
-
-
 def environment() -> dict[str, str]:
     """Return what a reader needs to know about the machine and the versions."""
     return {
-        "commit": commit(),
+        "commit": checkout_commit() or "unknown",
         "date": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "cpu": platform.processor() or platform.machine(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",

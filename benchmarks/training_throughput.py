@@ -15,7 +15,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 
 from lrformer._version import __version__
+from lrformer.core.provenance import checkout_commit
 from lrformer.data import SHIFT_AND_FLIP
 from lrformer.methods import create_method
 from lrformer.models import create_model
@@ -213,7 +213,7 @@ def main() -> None:
     cases = [case for case in (SMOKE if arguments.smoke else FULL) if arguments.only in case.name]
     record: dict[str, Any] = {
         "benchmark": "training_throughput",
-        "commit": _commit(),
+        "commit": checkout_commit(),
         "lrformer": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -236,11 +236,6 @@ def main() -> None:
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     sys.exit(any("error" in found for found in record["cases"]))
-
-
-def _commit() -> str | None:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
 
 
 if __name__ == "__main__":

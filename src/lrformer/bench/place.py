@@ -1,25 +1,24 @@
 """The device that a benchmark runs on: waiting, clocks, memory, graphs, and its name for the record."""
 
 import gc
-import hashlib
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import lrformer
 from lrformer._version import __version__
 from lrformer.attention.backends import BACKENDS, resolve_backend
 from lrformer.attention.backends.automatic import HAS_TRITON
 from lrformer.core import ConfigError
+from lrformer.core.provenance import checkout_commit, source_digest
 
 GIB = 2**30
+# What the figures depend on: a record of other sources does not go on.
+ROOMS = ("attention", "bench", "core", "lipschitz", "models")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -133,8 +132,8 @@ def circumstances(place: Place) -> dict[str, Any]:
     """Return versions, sources and device, for a record."""
     found: dict[str, Any] = {
         "lrformer": __version__,
-        "commit": _commit(),
-        "sources": _digest_of_sources(),
+        "commit": checkout_commit(),
+        "sources": source_digest(ROOMS),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name() if place.is_cuda else "cpu",
@@ -142,37 +141,3 @@ def circumstances(place: Place) -> dict[str, Any]:
     if place.is_cuda:
         return {**found, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     return {**found, "num_cores": os.cpu_count(), "num_threads": torch.get_num_threads()}
-
-
-def _folder() -> Path:
-    return Path(lrformer.__file__).parent
-
-
-def _digest_of_sources() -> str:
-    """Return twelve digits that change when a file does that the figures depend on."""
-    digest = hashlib.sha256()
-    rooms = ("attention", "bench", "core", "lipschitz", "models")
-    for file in sorted(file for room in rooms for file in (_folder() / room).rglob("*.py")):
-        digest.update(file.relative_to(_folder()).as_posix().encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout that the package belongs to, if it belongs to one."""
-    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    return _git("rev-parse", "HEAD")
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(_folder()), *arguments],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

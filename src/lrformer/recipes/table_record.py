@@ -1,7 +1,6 @@
 """The record of a table: every run that was made, finished or failed. Without a run folder it is enough to go on."""
 
 import dataclasses
-import hashlib
 import json
 import math
 import re
@@ -9,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lrformer
 from lrformer.core import ConfigError, from_record, to_record
+from lrformer.core.provenance import checkout_commit, source_digest
 from lrformer.evaluation import Scores
 from lrformer.recipes.circumstances import circumstances
 from lrformer.recipes.sharing import sole_writer
@@ -150,32 +149,7 @@ def made_by(device: str, command: str) -> dict[str, Any]:
     return {
         **circumstances(),
         "device": device,
-        **({"commit": commit} if (commit := _commit()) else {}),
-        "source": _source_digest(),
+        **({"commit": commit} if (commit := checkout_commit()) else {}),
+        "source": source_digest(),
         "command": command,
     }
-
-
-def _source_digest() -> str:
-    """Return a hash of the package's own files: two runs with one hash were made by the same code."""
-    folder = Path(lrformer.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout that the package lies in; its files may have changed since."""
-    git = Path(lrformer.__file__).parents[2] / ".git"
-    try:
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head
-        name = head.removeprefix("ref: ")
-        if (git / name).is_file():
-            return (git / name).read_text().strip()
-        packed = (git / "packed-refs").read_text().splitlines()
-        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
-    except OSError:
-        return None
