@@ -6,7 +6,6 @@ has two more, for coefficients that depend on the norms of the queries.
 
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
 from lrformer.attention.backends import automatic, reference, sdpa
@@ -49,19 +48,17 @@ def norm_kernels(
     Those are the kernels for tied queries and keys, 16-bit numbers and no padding. float32 is left out:
     its kernels see shifted queries, of another norm.
     """
-    if k is not q or key_padding_mask is not None or name not in ("auto", "triton"):
+    if name not in ("auto", "triton") or k is not q or key_padding_mask is not None:
         return None
-    is_narrow = q.dtype in (torch.bfloat16, torch.float16)
-    if not is_narrow or not q.dtype == v.dtype == sdpa.kernel_dtype(v):
+    if q.dtype not in automatic.NARROW or not q.dtype == v.dtype == sdpa.kernel_dtype(v):
         return None
-    if not automatic.HAS_TRITON or (name == "auto" and not q.is_cuda):
-        return None
-    from lrformer.attention.backends import triton
-
-    reason = triton.refusal(
+    if name == "auto":
+        return automatic.kernels_for(q, k, v, dropout_p=dropout_p)
+    kernels = resolve_backend(name)
+    reason = kernels.refusal(
         q, k, v, attn_mask=None, is_causal=False, dropout_p=dropout_p, dtype=q.dtype
     )
-    return triton if reason is None else None
+    return kernels if reason is None else None
 
 
 __all__ = ["BACKENDS", "norm_kernels", "reference", "resolve_backend", "sdpa"]
