@@ -12,7 +12,12 @@ def test_without_a_gpu_torchs_attention_is_taken_with_every_setting(dtype, monke
     coefficient = torch.full((1, 2), 0.1)
     padding = torch.zeros(1, 6, dtype=torch.bool)
     seen = []
-    monkeypatch.setattr(sdpa, "squared_distance", lambda *parts, **more: seen.append((parts, more)))
+
+    def recorded(*parts: torch.Tensor, **more: object) -> torch.Tensor:
+        seen.append((parts, more))
+        return v
+
+    monkeypatch.setattr(sdpa, "squared_distance", recorded)
     automatic.squared_distance(q, k, v, coefficient, key_padding_mask=padding, dropout_p=0.1)
     [(parts, more)] = seen
     assert all(a is b for a, b in zip(parts, (q, k, v, coefficient), strict=True))
