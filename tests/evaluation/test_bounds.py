@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from lrformer.core import ConfigError
-from lrformer.evaluation.bound_ends import head_constant
+from lrformer.evaluation.bound_ends import embedding_constants, head_constant
 from lrformer.evaluation.bounds import bounds
 from lrformer.heads import RandomFeatureGP
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig
-from lrformer.models import ConvTokens, PatchTokens, ViTConfig, create_model
+from lrformer.models import ConvTokens, PatchTokens, ResidualTokens, ViTConfig, create_model
 from lrformer.models.certified import CertifiedConfig
 
 
@@ -215,6 +215,31 @@ def test_transformers_models_are_read():
 def test_convolutional_tokens_and_sequence_pooling_are_covered():
     model = small(tokens=ConvTokens(img_size=8, in_chans=1), global_pool="seq", depth=1)
     assert_sound(bounds(model, images(2, size=8), num_steps=3))
+
+
+def test_residual_tokens_are_covered_with_the_statistics_that_evaluation_uses():
+    tokens = ResidualTokens(img_size=8, in_chans=1, widths=(4, 6), depths=(1, 2))
+    model = small(tokens=tokens, global_pool="avg", depth=1)
+    model.train()
+    for _ in range(3):
+        model(5 * images(8, size=8) + 1)
+    report = bounds(model.eval(), images(2, size=8), num_steps=3)
+    assert_sound(report)
+
+
+def test_the_constant_of_residual_tokens_multiplies_what_their_layers_stretch():
+    embed = ResidualTokens(img_size=4, in_chans=2, widths=(2, 2), depths=(1, 1)).build(2).eval()
+    for module in embed.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.dirac_(module.weight)
+    first, second = embed.blocks[0], embed.blocks[1]
+    first.bn1.running_var.fill_(0.25)
+    second.shortcut = nn.Conv2d(2, 2, 1, stride=2, bias=False)
+    nn.init.constant_(second.shortcut.weight, 1.0)
+    embed.bn.weight.data = torch.tensor([1.0, -3.0])
+    # Twice in the first branch, beside the identity; a shortcut of ones has norm 2, beside its branch.
+    expected = (1 + 2) * (2 + 1) * 3
+    assert embedding_constants(embed).frobenius.value == pytest.approx(expected, rel=1e-3)
 
 
 def test_an_unknown_model_gets_infinity_with_a_reason_and_is_still_measured():

@@ -9,7 +9,9 @@ from lrformer.evaluation.bound_structure import Structure
 from lrformer.heads import RandomFeatureGP
 from lrformer.lipschitz import layers as constants
 from lrformer.lipschitz import spectral_norm
+from lrformer.models.residual_tokenizer import ResidualEmbed
 from lrformer.models.tokenizer import ConvEmbed
+from lrformer.models.wide_resnet import WideBlock
 
 LAYER_NORM_EPS_OF_HEADS = 1e-5
 
@@ -25,11 +27,39 @@ def embedding_constants(module: nn.Module) -> Constants:
         value = 1.0
         for conv in module.convs:
             assert isinstance(conv, nn.Conv2d)
-            taps = conv.weight.detach().double().flatten(2).permute(2, 0, 1)
-            # A convolution is a sum of shifted matrices; a pixel is in at most four pooling windows.
-            value *= 2 * sum(spectral_norm(tap) for tap in taps)
+            # A pixel is in at most four pooling windows.
+            value *= 2 * _convolution(conv)
         return same(value, "sum of the taps' spectral norms, times 2 for overlapping pools")
+    if isinstance(module, ResidualEmbed):
+        value = _convolution(module.conv) * _batch_norm(module.bn) * _convolution(module.proj)
+        for block in module.blocks:
+            assert isinstance(block, WideBlock)
+            value *= _residual_block(block)
+        return same(
+            value, "sums of the taps' spectral norms, shortcut plus branch, running statistics"
+        )
     return unknown(module)
+
+
+def _convolution(conv: nn.Conv2d) -> float:
+    """Return a bound that holds for any size, padding by zeros and stride: the map is a sum of shifted matrices."""
+    taps = conv.weight.detach().double().flatten(2).permute(2, 0, 1)
+    return sum(spectral_norm(tap) for tap in taps)
+
+
+def _batch_norm(norm: nn.BatchNorm2d) -> float:
+    """Return the largest factor of a channel, in evaluation mode."""
+    assert norm.running_var is not None
+    spread = (norm.running_var.detach().double() + norm.eps).sqrt()
+    return float((norm.weight.detach().double() / spread).abs().max())
+
+
+def _residual_block(block: WideBlock) -> float:
+    branch = _convolution(block.conv1) * _batch_norm(block.bn2) * _convolution(block.conv2)
+    activated = _batch_norm(block.bn1)
+    if block.shortcut is None:
+        return 1 + activated * branch
+    return activated * (_convolution(block.shortcut) + branch)
 
 
 def pool_constants(structure: Structure, radius: float | None) -> Constants:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from lrformer.models.residual_tokenizer import ResidualEmbed
 from lrformer.models.tokenizer import ConvEmbed
 
 PoolKind = Literal["token", "avg", "seq", "unknown"]
@@ -64,7 +65,7 @@ def _read_ours(model: Any, head: nn.Module | None) -> Structure | None:
     kind = model.pool.kind
     return Structure(
         embedding=model.tokenizer
-        if isinstance(model.tokenizer, ConvEmbed)
+        if isinstance(model.tokenizer, ConvEmbed | ResidualEmbed)
         else model.tokenizer.proj,
         blocks=_blocks(model.blocks, "blocks", order),
         final_norm=model.norm,

@@ -2,6 +2,7 @@
 
 from lrformer.models.certified import CertifiedConfig, CertifiedTransformer
 from lrformer.models.presets import PRESETS, create_model, list_models, override
+from lrformer.models.residual_tokenizer import ResidualTokens
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens, resize_pos_embed
 from lrformer.models.vit import VisionTransformer, ViTConfig
 from lrformer.models.wide_resnet import WideResNet, WideResNetConfig
@@ -12,6 +13,7 @@ __all__ = [
     "CertifiedTransformer",
     "ConvTokens",
     "PatchTokens",
+    "ResidualTokens",
     "VectorTokens",
     "ViTConfig",
     "VisionTransformer",

@@ -8,6 +8,7 @@ from torch import nn
 from lrformer.attention import ATTENTIONS
 from lrformer.core import ConfigError, Registry
 from lrformer.core.registry import did_you_mean
+from lrformer.models.residual_tokenizer import ResidualTokens
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens
 from lrformer.models.vit import ViTConfig
 from lrformer.models.wide_resnet import WideResNetConfig
@@ -45,6 +46,15 @@ PRESETS.register("lrformer_compact_32")(
         depth=7,
         num_heads=4,
         mlp_ratio=2.0,
+        global_pool="seq",
+    )
+)
+PRESETS.register("lrformer_hybrid_32")(
+    ViTConfig(
+        tokens=ResidualTokens(img_size=32),
+        embed_dim=384,
+        depth=6,
+        num_heads=6,
         global_pool="seq",
     )
 )

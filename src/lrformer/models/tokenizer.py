@@ -50,9 +50,6 @@ class VectorTokens:
         return VectorEmbed(self, embed_dim)
 
 
-TokensConfig = PatchTokens | ConvTokens | VectorTokens
-
-
 class Tokenizer(nn.Module):
     """What a transformer reads: (b, n, e) tokens with a grid, where they come from a picture."""
 
@@ -92,7 +89,7 @@ class PatchEmbed(Tokenizer):
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b n e"]:
         """Return one token for each patch, row by row."""
-        _check_images(x, self.in_chans, self.img_size)
+        check_images(x, self.in_chans, self.img_size)
         return self.proj(x).flatten(2).mT
 
 
@@ -127,7 +124,7 @@ class ConvEmbed(Tokenizer):
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b n e"]:
         """Return one token for each position of the last feature map, row by row."""
-        _check_images(x, self.in_chans, self.img_size)
+        check_images(x, self.in_chans, self.img_size)
         for conv in self.convs:
             x = F.max_pool2d(conv(x).relu(), 3, stride=2, padding=1)
         return x.flatten(2).mT
@@ -160,7 +157,7 @@ class VectorEmbed(Tokenizer):
         return self.proj(x).unflatten(-1, (self.num_tokens, -1))
 
 
-def _check_images(x: Tensor, in_chans: int, img_size: int) -> None:
+def check_images(x: Tensor, in_chans: int, img_size: int) -> None:
     """Raise unless `x` is a batch of pictures of the size that the model was built for."""
     if x.ndim != 4 or tuple(x.shape[1:]) != (in_chans, img_size, img_size):
         raise ConfigError(

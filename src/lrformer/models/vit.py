@@ -12,12 +12,10 @@ from lrformer.attention import DotProductConfig, L2Config, LRSAConfig, SCSAConfi
 from lrformer.core import ConfigError
 from lrformer.models.block import LAYER_NORM_EPS, PostNormBlock, PreNormBlock
 from lrformer.models.pool import GlobalPool, Pool
-from lrformer.models.tokenizer import (
-    PatchTokens,
-    TokensConfig,
-    resize_pos_embed,
-)
+from lrformer.models.residual_tokenizer import ResidualTokens
+from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens, resize_pos_embed
 
+AnyTokens = PatchTokens | ConvTokens | ResidualTokens | VectorTokens
 AnyAttention = DotProductConfig | L2Config | SCSAConfig | LRSAConfig
 
 
@@ -29,7 +27,7 @@ class ViTConfig:
     token is from the origin; without it a distance-aware head can see how far an input is from the data.
     """
 
-    tokens: TokensConfig = field(default_factory=PatchTokens)
+    tokens: AnyTokens = field(default_factory=PatchTokens)
     attention: AnyAttention = field(default_factory=LRSAConfig)
     num_classes: int = 10
     embed_dim: int = 384
