@@ -137,7 +137,7 @@ def measure_fixed(case: Case, device: str) -> list[float]:
         method.get_submodule("backbone").compile()
     method.train()
     config = OptimizerConfig(lr=1e-4)
-    groups = parameter_groups(method, method.parameters(), config.weight_decay)
+    groups = parameter_groups(method, method.parameters(), config)
     optimizer = build_optimizer(config, groups, place)
     tokenizer = method.get_submodule("backbone.tokenizer")
     side: Any = tokenizer.img_size

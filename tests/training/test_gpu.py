@@ -12,7 +12,9 @@ from tests.training.test_train import OVERRIDES
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize(("name", "lr"), [("adamw", 1e-3), ("sgd", 0.02), ("lamb", 1e-2)])
+@pytest.mark.parametrize(
+    ("name", "lr"), [("adamw", 1e-3), ("sgd", 0.02), ("lamb", 1e-2), ("muon", 1e-3)]
+)
 def test_a_captured_step_is_the_plain_step(tmp_path, name, lr):
     config = small(PLAIN, name=name, lr=lr, precision="float32", ema_decay=0.9, accumulate=2)
     for graph in (True, False):

@@ -88,7 +88,7 @@ def test_only_matrices_are_decayed():
         return create_model("lrformer_tiny_patch4_32", num_classes=0, depth=1, learnable_alpha=True)
 
     method = create_method("deterministic", backbone, 10)
-    groups = parameter_groups(method, method.stage_parameters(), 0.05)
+    groups = parameter_groups(method, method.stage_parameters(), OptimizerConfig())
     names = {id(parameter): name for name, parameter in method.named_parameters()}
     decayed, kept = ({names[id(p)] for p in group["params"]} for group in groups)
     assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
@@ -107,7 +107,7 @@ def test_an_ensemble_decays_only_the_member_in_training():
 
     method = create_method("deep_ensemble", backbone, 3, num_members=2)
     method.start_stage(0)
-    groups = parameter_groups(method, method.stage_parameters(), 0.05)
+    groups = parameter_groups(method, method.stage_parameters(), OptimizerConfig())
     chosen = {id(parameter) for group in groups for parameter in group["params"]}
     assert chosen == {id(parameter) for parameter in method.get_submodule("members.0").parameters()}
 

@@ -49,7 +49,9 @@ def test_every_method_trains_and_predicts_from_its_folder(tmp_path, method):
     assert first.logits.isfinite().all()
 
 
-@pytest.mark.parametrize(("name", "lr"), [("adamw", 1e-2), ("sgd", 0.1), ("lamb", 3e-2)])
+@pytest.mark.parametrize(
+    ("name", "lr"), [("adamw", 1e-2), ("sgd", 0.1), ("lamb", 3e-2), ("muon", 1e-2)]
+)
 def test_every_optimizer_learns_the_digits(tmp_path, name, lr):
     config = small(PLAIN, name=name, lr=lr, epochs=12, batch_size=32, label_smoothing=0.0)
     train(config, tmp_path, runtime=QUIET)

@@ -80,7 +80,7 @@ def train(
         ),
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="adamw, sgd or lamb.", show_default="adamw")
+        str | None, typer.Option(help="adamw, sgd, lamb or muon.", show_default="adamw")
     ] = None,
     lr: Annotated[
         float | None, typer.Option(help="Learning rate after warm-up.", show_default="0.001")

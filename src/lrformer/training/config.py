@@ -7,7 +7,7 @@ from lrformer.core import ConfigError
 from lrformer.core.registry import did_you_mean
 from lrformer.data import PLAIN, AugmentConfig
 
-OPTIMIZERS = ("adamw", "sgd", "lamb")
+OPTIMIZERS = ("adamw", "sgd", "lamb", "muon")
 LOSSES = ("cross_entropy", "binary_cross_entropy")
 PRECISIONS = ("auto", "float32", "bfloat16")
 LONGEST_WARMUP_EPOCHS = 5.0
@@ -22,19 +22,19 @@ class OptimizerConfig:
     """How weights follow gradients.
 
     Attributes:
-        name: "adamw", "sgd" (with `momentum`) or "lamb".
+        name: "adamw", "sgd" (with `momentum`), "lamb" or "muon" (matrices by Muon, the rest by AdamW).
         lr: learning rate after warm-up.
         weight_decay: of weight matrices only; norms, biases, position embeddings, class token and
             learned alphas are never decayed. Decoupled, except in SGD, where it is an L2 penalty.
-        momentum: of SGD.
-        betas: of AdamW and LAMB.
-        eps: of AdamW and LAMB.
+        momentum: of SGD; that of Muon is 0.95.
+        betas: of AdamW, also inside Muon, and of LAMB.
+        eps: of the same.
         warmup_epochs: linear rise of the rate; None is 5, or a tenth of the epochs if that is less.
         final_lr_ratio: where the cosine ends, as a share of `lr`.
         clip_norm: largest norm of the gradient of a step; None does not clip.
     """
 
-    name: Literal["adamw", "sgd", "lamb"] = "adamw"
+    name: Literal["adamw", "sgd", "lamb", "muon"] = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
     momentum: float = 0.9

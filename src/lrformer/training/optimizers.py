@@ -1,26 +1,32 @@
-"""Optimizers by name, and which parameters they decay."""
+"""Optimizers by name, which parameters they decay, and which Muon takes for matrices."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
-from lrformer.heads import VariationalGPHead
+from lrformer.attention.multihead import MultiheadSelfAttention
+from lrformer.heads import LinearHead, VariationalGPHead
+from lrformer.methods import DeepEnsemble
+from lrformer.methods.base import BackboneMethod
 from lrformer.training.config import OptimizerConfig
 from lrformer.training.lamb import LAMB
+from lrformer.training.muon import Muon
 
 UNDECAYED_NAMES = frozenset({"pos_embed", "cls_token", "log_alpha_factor"})
 
 
 def parameter_groups(
-    model: nn.Module, parameters: Iterable[nn.Parameter], weight_decay: float
+    model: nn.Module, parameters: Iterable[nn.Parameter], config: OptimizerConfig
 ) -> list[dict[str, Any]]:
     """Return `parameters` of `model` in two groups: those that are decayed, and those that are not.
 
     Not decayed are vectors and scalars (norms, biases, learned alphas), position embeddings, class
     tokens, what a module names in `no_weight_decay()`, and a variational Gaussian process, whose
-    regularization is in its loss.
+    regularization is in its loss. For Muon the matrices among the decayed stand in groups of their own.
     """
     wanted = {id(parameter) for parameter in parameters}
     undecayed = _named_by_modules(model)
@@ -33,8 +39,19 @@ def parameter_groups(
                 and id(parameter) not in undecayed
             )
             groups[is_decayed].append(parameter)
+    matrices: dict[int, list[nn.Parameter]] = {}
+    if config.name == "muon":
+        num_parts = _matrices(model)
+        for parameter in groups[True]:
+            if id(parameter) in num_parts:
+                matrices.setdefault(num_parts[id(parameter)], []).append(parameter)
+        groups[True] = [p for p in groups[True] if id(p) not in num_parts]
+    decay = config.weight_decay
     return [
-        {"params": groups[is_decayed], "weight_decay": weight_decay if is_decayed else 0.0}
+        {"params": members, "weight_decay": decay, "is_matrix": True, "num_parts": parts}
+        for parts, members in sorted(matrices.items())
+    ] + [
+        {"params": groups[is_decayed], "weight_decay": decay if is_decayed else 0.0}
         for is_decayed in (True, False)
         if groups[is_decayed]
     ]
@@ -51,6 +68,8 @@ def build_optimizer(
     beta1, beta2 = config.betas
     if config.name == "lamb":
         return LAMB(groups, lr=lr, betas=(beta1, beta2), eps=config.eps)
+    if config.name == "muon":
+        return Muon(groups, lr=lr, betas=(beta1, beta2), eps=config.eps)
     return torch.optim.AdamW(
         groups, lr=lr, betas=(beta1, beta2), eps=config.eps, fused=is_cuda, capturable=is_cuda
     )
@@ -67,6 +86,52 @@ def _named_by_modules(model: nn.Module) -> set[int]:
             own = dict(module.named_parameters())
             found |= {id(own[name]) for name in _names(named()) if name in own}
     return found
+
+
+def _matrices(model: nn.Module) -> dict[int, int]:
+    """Return the identities of the weights that Muon makes orthogonal, with the number of matrices in each.
+
+    They are the two-dimensional weights and the kernels of convolutions between the layer that reads
+    the input and the classifier; not embeddings, nor what has a single row or column. The `qkv` of our
+    attention holds two matrices or three.
+    """
+    outside = {id(parameter) for layer in _outer_layers(model) for parameter in layer.parameters()}
+    kernels: set[int] = set()
+    num_parts: dict[int, int] = {}
+    for module in model.modules():
+        own = [id(parameter) for parameter in module.parameters()]
+        if isinstance(module, nn.Embedding):
+            outside |= set(own)
+        elif isinstance(module, _ConvNd) and module.groups == 1 and not module.transposed:
+            kernels |= set(own)
+        elif isinstance(module, MultiheadSelfAttention):
+            parts = 2 if module.tie_qk else 3
+            num_parts |= {id(parameter): parts for parameter in module.qkv.parameters()}
+    return {
+        id(parameter): num_parts.get(id(parameter), 1)
+        for parameter in model.parameters()
+        if (parameter.ndim == 2 or id(parameter) in kernels)
+        and id(parameter) not in outside
+        and 1 < parameter.shape[0] < parameter.numel()
+    }
+
+
+def _outer_layers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the first layer of every network in `model`, which reads the input, and its classifier."""
+    for network in model.members if isinstance(model, DeepEnsemble) else [model]:
+        layers = (part for part in network.modules() if isinstance(part, nn.Linear | _ConvNd))
+        yield from islice(layers, 1)
+    for module in model.modules():
+        if isinstance(module, LinearHead):
+            yield module
+        elif isinstance(module, BackboneMethod):
+            yield module.head
+        classifier = getattr(module, "get_classifier", None)
+        if callable(classifier):
+            found = classifier()
+            # timm's distilled models have two.
+            several = found if isinstance(found, tuple | list) else (found,)
+            yield from (layer for layer in several if isinstance(layer, nn.Module))
 
 
 def _names(value: object) -> Iterable[str]:

@@ -89,7 +89,7 @@ def start_stage(
     identities = {id(parameter) for parameter in trained}
     for parameter in method.parameters():
         parameter.requires_grad_(id(parameter) in identities)
-    groups = parameter_groups(method, trained, config.optimizer.weight_decay)
+    groups = parameter_groups(method, trained, config.optimizer)
     optimizer = build_optimizer(config.optimizer, groups, device)
     if runtime.compile:
         _compile(method, index)
