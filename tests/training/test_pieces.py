@@ -14,8 +14,10 @@ from lrformer.training import OptimizerConfig, TrainConfig
 from lrformer.training.config import default_batch_size
 from lrformer.training.criterion import Criterion
 from lrformer.training.lamb import LAMB
+from lrformer.training.muon import Muon
 from lrformer.training.optimizers import build_optimizer, parameter_groups
 from lrformer.training.schedule import learning_rate
+from lrformer.training.state import load_optimizer
 from lrformer.training.weight_average import WeightAverage, average_weight
 from tests.tolerance import TOLERANCE, assert_close
 
@@ -149,6 +151,14 @@ def test_every_optimizer_goes_downhill(name):
         parameter.square().sum().backward()
         optimizer.step()
     assert float(parameter.detach().square().sum()) < 0.5 * 36
+
+
+@pytest.mark.parametrize("optimizer_class", [LAMB, Muon])
+def test_a_loaded_count_lies_with_its_weight_where_a_cuda_graph_can_change_it(optimizer_class):
+    weight = nn.Parameter(torch.empty(3, device="meta"))
+    optimizer = optimizer_class([weight], lr=0.1)
+    load_optimizer(optimizer, {"0.step": torch.tensor(7.0), "0.exp_avg": torch.zeros(3)})
+    assert optimizer.state[weight]["step"].device == weight.device
 
 
 @pytest.mark.parametrize("soft", [False, True])
