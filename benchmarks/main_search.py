@@ -1,0 +1,149 @@
+"""How the recipe of `reproduce main` was chosen: short runs, judged on the validation split and made outliers alone.
+
+    python benchmarks/main_search.py --out RUNS --record FILE [--epochs 16] [--only adamw,muon]
+
+Every candidate changes one thing of the recipe in `lrformer.recipes.main_table`. A candidate that the
+record holds is not made again; several processes may share one record. No test set and no unknown set is
+opened.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lrformer.core.provenance import checkout_commit, source_digest
+from lrformer.recipes.main_table import main_table
+from lrformer.recipes.optimization import shortened
+from lrformer.recipes.score_choice import find_outliers
+from lrformer.recipes.sharing import sole_writer, take_in_hand
+from lrformer.training import RuntimeConfig, TrainConfig, train
+from lrformer.training.atomic_files import read_json, write_json
+from lrformer.training.journal import read_log
+from lrformer.training.run_folder import METRICS_FILE
+
+Change = Callable[[TrainConfig], TrainConfig]
+
+
+def optimizer(**settings: Any) -> Change:
+    """Return the change of the optimizer alone."""
+    return lambda config: dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, **settings)
+    )
+
+
+def augment(**settings: Any) -> Change:
+    """Return the change of the augmentation alone."""
+    return lambda config: dataclasses.replace(
+        config, augment=dataclasses.replace(config.augment, **settings)
+    )
+
+
+def model(**settings: Any) -> Change:
+    """Return the change of the model alone."""
+    return lambda config: dataclasses.replace(
+        config, model_overrides={**config.model_overrides, **settings}
+    )
+
+
+def both(*changes: Change) -> Change:
+    """Return the changes one after the other."""
+
+    def change(config: TrainConfig) -> TrainConfig:
+        for each in changes:
+            config = each(config)
+        return config
+
+    return change
+
+
+CANDIDATES: dict[str, Change] = {
+    "recipe": both(),
+    "adamw": optimizer(name="adamw", lr=1e-3),
+    "muon_fast": optimizer(lr=8e-3),
+    "mixed": augment(mixup_alpha=0.8, cutmix_alpha=1.0, mix_probability=0.5),
+    "m": model(normalizer="m", alpha=16.0),
+    "dot_product": both(
+        model(attention="dot_product"),
+        lambda config: dataclasses.replace(config, method="deterministic", method_overrides={}),
+    ),
+}
+
+
+def run_candidate(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of one candidate on the validation split."""
+    whole = main_table(data=arguments.data).row("lrformer").experiment.config
+    config = shortened(CANDIDATES[name](whole), arguments.epochs)
+    folder = Path(arguments.out) / f"{name}-{arguments.epochs}"
+    runtime = RuntimeConfig(compile=torch.cuda.is_available(), validate_every=2)
+    run = train(config, folder, runtime=runtime)
+    entries = [entry for entry in read_log(folder) if "val_accuracy" in entry]
+    metrics = read_json(folder / METRICS_FILE)
+    return {
+        "name": name,
+        "epochs": arguments.epochs,
+        "optimizer": dataclasses.asdict(config.optimizer),
+        "augment": dataclasses.asdict(config.augment),
+        "model": {"name": config.model, **config.model_overrides},
+        "batch_size": config.batch_size,
+        "ema_decay": config.ema_decay,
+        "validation": {key: entries[-1][f"val_{key}"] for key in ("accuracy", "nll", "ece")},
+        "curve": [round(entry["val_accuracy"], 4) for entry in entries],
+        "outliers": find_outliers(run, is_calibrated=True, batch_size=500),
+        "images_per_second": max(entry["images_per_second"] for entry in read_log(folder)),
+        "seconds": metrics["training"]["seconds"],
+    }
+
+
+def main() -> None:
+    """Run the candidates that the record lacks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--only", default=",".join(CANDIDATES))
+    arguments = parser.parse_args()
+    names = arguments.only.split(",")
+    for name in names:
+        if name not in CANDIDATES:
+            parser.error(f"no candidate '{name}'; known: {', '.join(CANDIDATES)}")
+    for name in names:
+        with take_in_hand(Path(arguments.out) / f"{name}-{arguments.epochs}") as is_ours:
+            if not is_ours or _has(_read(arguments.record), name, arguments.epochs):
+                continue
+            found = run_candidate(name, arguments)
+        print(json.dumps({key: found[key] for key in ("name", "validation", "images_per_second")}))
+        with sole_writer(arguments.record):
+            record = _read(arguments.record)
+            record["candidates"].append(found)
+            write_json(arguments.record, record)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.exists():
+        return read_json(path)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {
+        "made": {
+            "device": device,
+            "torch": torch.__version__,
+            "commit": checkout_commit(),
+            "source": source_digest(),
+        },
+        "candidates": [],
+    }
+
+
+def _has(record: dict[str, Any], name: str, epochs: int) -> bool:
+    return any(
+        found["name"] == name and found["epochs"] == epochs for found in record["candidates"]
+    )
+
+
+if __name__ == "__main__":
+    main()
