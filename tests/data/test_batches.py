@@ -72,6 +72,35 @@ def test_a_sample_is_the_same_whatever_the_batch_size_and_number_of_processes(
         assert torch.equal(whole.indices, torch.cat([left.indices, right.indices]))
 
 
+def test_compiled_batches_are_the_plain_ones_up_to_rounding(random_split):
+    torch.compiler.reset()
+    augment = dataclasses.replace(HEAVY, policy="rand", num_operations=1, magnitude=0.6)
+    settings = {"batch_size": 16, "augment": augment, "shuffle": True}
+    split = random_split(64)
+    plain = DeviceBatches(split, **settings)
+    compiled = DeviceBatches(split, is_compiled=True, **settings)
+    torch._dynamo.utils.counters.clear()
+    for one, other in zip(plain.epoch(1), compiled.epoch(1), strict=True):
+        assert torch.equal(one.labels, other.labels)
+        assert torch.equal(one.indices, other.indices)
+        torch.testing.assert_close(one.targets, other.targets, rtol=0, atol=1e-6)
+        # A pixel on a threshold (solarize, posterize) may fall on either side by the last bit.
+        is_far = (one.inputs - other.inputs).abs() > 1e-4
+        assert is_far.float().mean() < 1e-3
+    # One graph for own images and partners, one that mixes them, and nothing that breaks them.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"device_bytes": 0}, {"augment": AugmentConfig(policy="augmix")}]
+)
+def test_sets_on_the_disk_and_augmix_are_not_compiled(random_split, changes):
+    split = random_split(8)
+    assert DeviceBatches(split, batch_size=4, is_compiled=True).is_compiled
+    assert not DeviceBatches(split, batch_size=4, is_compiled=True, **changes).is_compiled
+
+
 def test_another_epoch_or_seed_augments_anew(random_split):
     split = random_split(16)
 

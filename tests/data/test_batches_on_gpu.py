@@ -29,10 +29,16 @@ def test_batches_on_the_gpu_are_those_on_the_cpu(random_split, name):
         assert is_far.float().mean() < 1e-4
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_batch_can_be_captured_in_a_cuda_graph(random_split, name):
+@pytest.mark.parametrize(
+    ("name", "is_compiled"), [*((name, False) for name in CONFIGS), ("heavy", True)]
+)
+def test_a_batch_can_be_captured_in_a_cuda_graph(random_split, name, is_compiled):
     batches = DeviceBatches(
-        random_split(64, side=32), batch_size=16, augment=CONFIGS[name], device="cuda"
+        random_split(64, side=32),
+        batch_size=16,
+        augment=CONFIGS[name],
+        device="cuda",
+        is_compiled=is_compiled,
     )
     indices = torch.arange(16, device="cuda")
     keys = batches.keys(indices, 0)

@@ -1,14 +1,16 @@
 """Batches made where they are used: the set lives on the device, and so do the permutation and the augmentation."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from lrformer.core import ConfigError
@@ -63,6 +65,9 @@ class DeviceBatches:
         rank: which of `world_size` processes this is; each takes its part of a global batch of
             `batch_size * world_size`.
         device_bytes: a larger set stays on the disk and is read ahead, batch by batch.
+        is_compiled: whether the images of a set on the device are varied and mixed by compiled code, in far fewer
+            kernels. It rounds otherwise than plain code: a pixel at a threshold may fall on the other side of it.
+            AugMix stays plain: a graph of its nine operations would be slow to compile.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class DeviceBatches:
         rank: int = 0,
         world_size: int = 1,
         device_bytes: int = DEFAULT_DEVICE_BYTES,
+        is_compiled: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch_size ({batch_size}) must be at least 1.")
@@ -111,6 +117,7 @@ class DeviceBatches:
             )
         num_bytes = int(np.prod(split.x.shape)) * split.x.dtype.itemsize
         self.is_resident = num_bytes <= device_bytes
+        self.is_compiled = is_compiled and self.is_resident and self.augment.policy != "augmix"
         self.y = torch.from_numpy(np.array(split.y)).to(self.device)
         self.x = self._read(np.arange(len(split))).to(self.device) if self.is_resident else None
         shape = (-1, 1, 1) if split.is_image else (-1,)
@@ -158,9 +165,9 @@ class DeviceBatches:
             keys: from `keys(indices, epoch)`.
             samples: what was read for these rows, if the set is not on the device.
         """
+        partners = partner_rows(keys, len(self.split)) if self.augment.is_mixing else None
         if samples is None:
             assert self.x is not None
-            partners = partner_rows(keys, len(self.split)) if self.augment.is_mixing else None
             samples = Samples(
                 own=self.x[indices],
                 partners=None if partners is None else self.x[partners],
@@ -170,29 +177,30 @@ class DeviceBatches:
             inputs = (samples.own - self.mean) / self.std
             return Batch(inputs=inputs, labels=labels, targets=None, indices=indices)
         images, targets = self._finish(samples.own, keys), None
-        if samples.partners is not None:
+        if partners is not None and samples.partners is not None:
             # The partner is varied by a key of its own, which follows from the key of the sample.
             others = self._finish(samples.partners, hash32(keys + 1))
-            images, kept = mix_images(
+            images, kept = self._way_of(mix_images)(
                 images,
                 others,
                 keys,
                 mixup_alpha=self.augment.mixup_alpha,
                 cutmix_alpha=self.augment.cutmix_alpha,
             )
-            partner_labels = self.y[partner_rows(keys, len(self.split))]
-            targets = soft_targets(labels, partner_labels, kept, num_classes=self.split.num_classes)
+            targets = soft_targets(
+                labels, self.y[partners], kept, num_classes=self.split.num_classes
+            )
         if self.image_size is not None and self.image_size != images.shape[-1]:
             size = (self.image_size, self.image_size)
             images = F.interpolate(images, size, mode="bilinear", antialias=True)
         return Batch(inputs=images, labels=labels, targets=targets, indices=indices)
 
     def _finish(self, samples: Tensor, keys: Tensor) -> Tensor:
-        """Return raw images augmented, normalized and perhaps erased."""
-        images = (augment_images(samples, keys, self.augment) - self.mean) / self.std
-        if self.augment.erase_probability > 0:
-            images = erase(images, keys, probability=self.augment.erase_probability)
-        return images
+        return self._way_of(finish_images)(samples, keys, self.augment, self.mean, self.std)
+
+    def _way_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function` itself, or compiled where this is asked for."""
+        return _compiled(function) if self.is_compiled else function
 
     def _read_ahead(self, steps: list[Tensor], epoch: int) -> Iterator[Batch]:
         """Yield batches of a set that is too large for the device, while a thread reads the next ones."""
@@ -217,3 +225,23 @@ class DeviceBatches:
         """Return raw samples on the host, pinned where a GPU will take them."""
         samples = torch.from_numpy(np.array(self.split.x[rows]))
         return samples.pin_memory() if self.device.type == "cuda" else samples
+
+
+def finish_images(
+    samples: UInt8[Tensor, "b height width channel"],
+    keys: Int[Tensor, " b"],
+    augment: AugmentConfig,
+    mean: Float[Tensor, "channel 1 1"],
+    std: Float[Tensor, "channel 1 1"],
+) -> Float[Tensor, "b channel height width"]:
+    """Return raw images augmented, normalized and perhaps erased."""
+    images = (augment_images(samples, keys, augment) - mean) / std
+    if augment.erase_probability > 0:
+        images = erase(images, keys, probability=augment.erase_probability)
+    return images
+
+
+# Parts are compiled, and not the whole, which takes longer: own images and partners share one graph.
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False)

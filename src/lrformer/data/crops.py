@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from lrformer.data.streams import Stream, sample_uniforms
+from lrformer.data.streams import Stream, computed_once, sample_uniforms
 
 
 def random_flips(keys: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
@@ -63,5 +63,5 @@ def resized_crop(
         ],
         dim=1,
     )
-    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    grid = F.affine_grid(computed_once(matrix), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)

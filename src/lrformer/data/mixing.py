@@ -31,9 +31,16 @@ def beta_draws(uniform: Float[Tensor, " b"], alpha: float) -> Float[Tensor, " b"
     return torch.lerp(table[lower], table[lower + 1], position - lower)
 
 
-@lru_cache(maxsize=8)
+# torch.compile takes the finished table: it can neither follow scipy nor see the cache.
+@torch.compiler.assume_constant_result
 def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
-    """Return the quantiles of Beta(alpha, alpha) at even levels, kept on the device: a CUDA graph cannot copy them."""
+    """Return the quantiles of Beta(alpha, alpha) at even levels."""
+    return _kept_beta_quantiles(alpha, device)
+
+
+@lru_cache(maxsize=8)
+def _kept_beta_quantiles(alpha: float, device: torch.device) -> Tensor:
+    """Return the quantiles of `_beta_quantiles`, kept on the device: a CUDA graph cannot copy them."""
     from scipy.special import betaincinv
 
     levels = torch.linspace(0, 1, BETA_TABLE_SIZE, dtype=torch.float64).numpy()

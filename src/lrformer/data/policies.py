@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lrformer.data.streams import Stream, sample_uniforms
+from lrformer.data.streams import Stream, computed_once, sample_uniforms
 
 OPERATIONS = (
     "identity",
@@ -161,7 +161,7 @@ def _warp(
         ],
         dim=1,
     )
-    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    grid = F.affine_grid(computed_once(matrix), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, align_corners=False)
 
 
@@ -222,7 +222,7 @@ def _smooth(images: Tensor) -> Tensor:
 
 def _pick(uniform: Tensor, count: int) -> Tensor:
     """Return an integer from 0 to `count - 1` for every number in [0, 1)."""
-    return (uniform * count).long()
+    return computed_once((uniform * count).long())
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import math
 from enum import IntEnum
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 MASK = 2**32 - 1
@@ -37,6 +37,14 @@ def hash32(values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     return values ^ (values >> 15)
 
 
+def computed_once(values: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """Return `values`, which torch.compile then computes by themselves, and not anew for every pixel that reads them.
+
+    Without this a compiled batch repeats its hashes in every kernel, and takes minutes to compile.
+    """
+    return values.as_strided(values.size(), values.stride())
+
+
 def sample_keys(indices: Int[Tensor, " b"], *, seed: int, epoch: int = 0) -> Int[Tensor, " b"]:
     """Return one key for each sample of one epoch; everything random about the sample follows from it."""
     start = torch.tensor([seed & MASK, (seed >> 32) & MASK, epoch], dtype=torch.int64)
@@ -49,7 +57,7 @@ def sample_keys(indices: Int[Tensor, " b"], *, seed: int, epoch: int = 0) -> Int
 def sample_bits(keys: Int[Tensor, " b"], stream: int, count: int) -> Int[Tensor, "b count"]:
     """Return `count` integers of 32 bits for each key, from one stream."""
     counter = torch.arange(1, count + 1, device=keys.device) * GOLDEN
-    return hash32(hash32(keys + stream * 0x632BE5AB)[:, None] + counter)
+    return computed_once(hash32(hash32(keys + stream * 0x632BE5AB)[:, None] + counter))
 
 
 def sample_uniforms(keys: Int[Tensor, " b"], stream: int, count: int) -> Float[Tensor, "b count"]:
