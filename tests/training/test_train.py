@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from lrformer.core import ConfigError, MissingExtraError
-from lrformer.data import Split
+from lrformer.data import AugmentConfig, Split
 from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_tensors
 from lrformer.training.running import resolve
 from tests.tolerance import assert_close
-from tests.training.small import PLAIN, QUIET, flat, small
+from tests.training.small import PLAIN, QUIET, flat, small, weights
 
 OVERRIDES = {
     "mcd_gp": {"num_random_features": 32},
@@ -178,6 +178,29 @@ def test_mixed_images_have_soft_targets_and_train(tmp_path):
     config = small(PLAIN, epochs=1, augment=augment, loss="binary_cross_entropy")
     run = train(config, tmp_path, runtime=QUIET)
     assert run.method.num_classes == 4
+
+
+def test_a_compiled_run_compiles_the_augmentation_of_its_steps_and_nothing_else(
+    tmp_path, monkeypatch
+):
+    called = set()
+
+    def compiled(function):
+        def run(images, *rest, **settings):
+            called.add((function.__name__, len(images)))
+            return function(images, *rest, **settings)
+
+        return run
+
+    monkeypatch.setattr("lrformer.data.batches._compiled", compiled)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: None)
+    config = small(augment=AugmentConfig(crop="shift", mixup_alpha=0.5), epochs=1)
+    train(config, tmp_path / "plain", runtime=QUIET)
+    assert not called
+    train(config, tmp_path / "compiled", runtime=dataclasses.replace(QUIET, compile=True))
+    # Only whole batches of training: what is validated or fitted to comes in other sizes.
+    assert called == {("finish_images", 64), ("mix_images", 64)}
+    assert weights(tmp_path / "plain") == weights(tmp_path / "compiled")
 
 
 def test_bfloat16_trains_with_float32_weights(tmp_path):

@@ -99,7 +99,9 @@ def _command(table: str) -> Any:
         compile_model: Annotated[
             bool | None,
             typer.Option(
-                "--compile/--no-compile", help="Compile the backbones.", show_default="on a GPU"
+                "--compile/--no-compile",
+                help="Compile the backbones and the augmentation.",
+                show_default="on a GPU",
             ),
         ] = None,
         retry: Annotated[

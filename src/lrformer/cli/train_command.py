@@ -157,7 +157,8 @@ def train(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     compile_model: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Compile the backbone.")
+        bool,
+        typer.Option("--compile/--no-compile", help="Compile the backbone and the augmentation."),
     ] = False,
     cuda_graph: Annotated[
         bool, typer.Option(help="Capture the step on a GPU where that is possible.")

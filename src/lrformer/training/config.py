@@ -177,7 +177,7 @@ class RuntimeConfig:
 
     Attributes:
         device: "auto" takes a GPU if there is one.
-        compile: whether the backbone goes through `torch.compile`.
+        compile: whether the backbone and the augmentation of data on the device go through `torch.compile`.
         cuda_graph: "auto" captures the whole step on one GPU where the method allows it.
         save_seconds: how much work a crash may cost: the state is written this often.
         validate_every: epochs between two looks at the validation split; the last is always looked at.

@@ -97,6 +97,7 @@ def train(
             device=accelerator.device,
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
+            is_compiled=runtime.compile,
         ),
         val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
     )

@@ -59,6 +59,7 @@ def training_batches(
     device: torch.device,
     rank: int = 0,
     world_size: int = 1,
+    is_compiled: bool = False,
 ) -> DeviceBatches:
     """Return the pieces of training batches of one process; a last, incomplete batch is left out."""
     size = check_batch_size(config, split, world_size=world_size)
@@ -73,6 +74,7 @@ def training_batches(
         image_size=image_size,
         rank=rank,
         world_size=world_size,
+        is_compiled=is_compiled,
     )
 
 
@@ -94,6 +96,8 @@ class PlainLoader:
         # A copy, so that the samples are on the device once.
         plain = copy.copy(batches)
         plain.augment = PLAIN
+        # Other shapes, seen once or twice, are not worth compiling.
+        plain.is_compiled = False
         # Small enough that every process gets a batch.
         plain.batch_size = min(VALIDATION_BATCH, max(1, len(batches.split) // batches.world_size))
         plain.drop_last = False
