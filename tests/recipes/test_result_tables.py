@@ -93,4 +93,4 @@ def test_the_readme_has_the_papers_row_beside_ours(pages, tmp_path):
     )
     assert lines[4].startswith("| LRFormer, GP fitted after training | 0.800")
     assert lines[2].startswith("| Transformer, same recipe |")
-    assert "| lrformer | 0 | 300 | 0.2 | 100 | cpu |" in pages.cost_table()
+    assert "| lrformer | 0 | 150 | 0.2 | 100 | cpu |" in pages.cost_table()

@@ -1,4 +1,4 @@
-"""Schedule, average, optimizers, criterion: each against a slow reference."""
+"""Schedule, optimizers, criterion: each against a slow reference."""
 
 import math
 from itertools import pairwise
@@ -18,7 +18,6 @@ from lrformer.training.muon import Muon
 from lrformer.training.optimizers import build_optimizer, parameter_groups
 from lrformer.training.schedule import learning_rate
 from lrformer.training.state import load_optimizer
-from lrformer.training.weight_average import WeightAverage, average_weight
 from tests.tolerance import TOLERANCE, assert_close
 
 CPU = torch.device("cpu")
@@ -52,37 +51,6 @@ def test_warm_up_is_five_epochs_or_a_tenth(epochs, expected):
 )  # fmt: skip
 def test_a_batch_is_128_or_gives_a_small_set_32_steps(num_samples, expected):
     assert default_batch_size(num_samples) == expected
-
-
-def test_the_average_of_weights_is_the_slow_one():
-    parameters = [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(4))]
-    average = WeightAverage(parameters)
-    slow = [parameter.detach().double().clone() for parameter in parameters]
-    for step in range(30):
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter.add_(torch.randn_like(parameter))
-        average.update(average_weight(step, 0.9))
-        decay = min(0.9, (1 + step) / (10 + step))
-        slow = [
-            decay * s + (1 - decay) * p.detach().double()
-            for s, p in zip(slow, parameters, strict=True)
-        ]
-    for fast, reference in zip(average.averages, slow, strict=True):
-        assert_close(fast, reference, TOLERANCE[torch.float32])
-
-
-def test_swapping_the_average_in_gives_the_weights_back_to_the_bit():
-    parameter = nn.Parameter(torch.randn(5))
-    average = WeightAverage([parameter])
-    with torch.no_grad():
-        parameter.add_(1)
-    before, address = parameter.detach().clone(), parameter.data_ptr()
-    with average.swapped_in():
-        assert torch.equal(parameter.detach(), average.averages[0])
-        assert not torch.equal(parameter.detach(), before)
-    assert torch.equal(parameter.detach(), before)
-    assert parameter.data_ptr() == address
 
 
 def test_only_matrices_are_decayed():

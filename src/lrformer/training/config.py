@@ -87,7 +87,8 @@ class TrainConfig:
         loss: for methods without a loss of their own.
         label_smoothing: share of the target spread over all classes.
         augment: how training images are varied.
-        ema_decay: of the moving average of the weights, which is then what is kept; None is off.
+        ema_decay: of the moving average of the weights (and of the statistics of batch norm), which is then what is kept;
+            None is off.
         precision: "auto" is bfloat16 on a GPU and float32 elsewhere; weights are always float32.
         seed: of the weights, the order, the augmentation and the validation cut.
         true_positive_rate: share of validation inputs that the kept threshold accepts.

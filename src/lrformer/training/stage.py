@@ -15,7 +15,7 @@ from lrformer.training.criterion import Criterion
 from lrformer.training.optimizers import build_optimizer, parameter_groups
 from lrformer.training.processes import autocast_dtype
 from lrformer.training.step import CapturedStep, LossModule, OptimizerStep, Rates
-from lrformer.training.weight_average import WeightAverage, average_weight
+from lrformer.training.weight_average import WeightAverage, average_weight, running_statistics
 
 
 @dataclass(kw_only=True, eq=False)
@@ -60,7 +60,9 @@ class Stage:
         if self.average is not None:
             kept = saved.strip_prefix(tensors, "average")
             for index, value in enumerate(self.average.averages):
-                value.copy_(kept[str(index)])
+                # A state without averaged statistics goes on from those of the model.
+                if index < self.average.num_parameters or str(index) in kept:
+                    value.copy_(kept[str(index)])
 
 
 def start_stage(
@@ -103,7 +105,7 @@ def start_stage(
         rates=Rates(
             optimizer, learning_rate, lambda step: average_weight(step, decay or 0), device
         ),
-        average=None if decay is None else WeightAverage(trained),
+        average=None if decay is None else WeightAverage(trained, running_statistics(method)),
         clip_norm=config.optimizer.clip_norm,
         dtype=autocast_dtype(config.precision, device),
     )
