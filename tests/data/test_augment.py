@@ -184,6 +184,7 @@ def test_gray_images_are_augmented_too():
         ({"policy": "mixup"}, "unknown policy 'mixup'"),
         ({"magnitude": 9.0}, r"magnitude \(9.0\) must lie"),
         ({"mixup_alpha": -1.0}, "mixup_alpha"),
+        ({"mix_probability": 1.5}, r"mix_probability \(1.5\) must lie in \[0, 1\]"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):

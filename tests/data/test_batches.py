@@ -156,6 +156,25 @@ def test_mixed_targets_name_the_label_and_the_partner_that_was_pasted(random_spl
     assert (batch.targets.max(dim=1).values < 1).any()
 
 
+def test_images_that_are_not_mixed_keep_their_pixels_and_their_label(random_split):
+    split = random_split(64)
+
+    def batch(**changes):
+        augment = dataclasses.replace(HEAVY, **changes)
+        return next(iter(DeviceBatches(split, batch_size=64, augment=augment).epoch()))
+
+    every, half, none = batch(), batch(mix_probability=0.5), batch(mix_probability=0.0)
+    plain = batch(mixup_alpha=0.0, cutmix_alpha=0.0)
+    labels = torch.nn.functional.one_hot(plain.labels, 4).float()
+    is_own = (half.inputs == plain.inputs).flatten(1).all(dim=1)
+    assert 0.3 < is_own.float().mean() < 0.7
+    assert torch.equal(half.targets[is_own], labels[is_own])
+    assert torch.equal(half.inputs[~is_own], every.inputs[~is_own])
+    assert torch.equal(half.targets[~is_own], every.targets[~is_own])
+    assert none.targets is None
+    assert torch.equal(none.inputs, plain.inputs)
+
+
 def test_finished_images_are_scaled_on_the_device(random_split):
     split = random_split(4)
     small = next(iter(DeviceBatches(split, batch_size=4).epoch())).inputs

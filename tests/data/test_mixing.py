@@ -61,6 +61,24 @@ def test_with_both_each_image_draws_one():
     torch.testing.assert_close(mixed[~is_cut], blended[~is_cut])
 
 
+@pytest.mark.parametrize(("mixup", "cutmix"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_a_share_of_the_images_is_mixed_and_those_as_if_all_were(mixup, cutmix):
+    own, other = _images(400)
+    alphas = {"mixup_alpha": mixup, "cutmix_alpha": cutmix}
+    every, shares = mix_images(own, other, _keys(400), **alphas)
+    mixed, kept = mix_images(own, other, _keys(400), **alphas, probability=0.25)
+    is_own = (mixed == own).flatten(1).all(dim=1)
+    assert 0.68 < is_own.float().mean() < 0.82
+    assert torch.equal(kept[is_own], torch.ones_like(kept[is_own]))
+    assert torch.equal(mixed[~is_own], every[~is_own])
+    assert torch.equal(kept[~is_own], shares[~is_own])
+    # One is a draw of its own: shares of those that are mixed are spread like all shares.
+    assert stats.ks_2samp(kept[~is_own].numpy(), shares.numpy()).pvalue > 1e-3
+    nothing, kept = mix_images(own, other, _keys(400), **alphas, probability=0.0)
+    assert torch.equal(nothing, own)
+    assert kept.eq(1).all()
+
+
 def test_targets_put_the_kept_share_on_the_own_label():
     labels, partners = torch.tensor([0, 2]), torch.tensor([1, 2])
     targets = soft_targets(labels, partners, torch.tensor([0.75, 0.4]), num_classes=3)

@@ -20,6 +20,7 @@ from lrformer.training.atomic_files import (
     write_tensors,
 )
 from lrformer.training.backbone import backbone_img_size, describe_backbone
+from lrformer.training.claim import claim_folder
 from lrformer.training.run_folder import save_method, write_decision, write_run_config
 from lrformer.training.start import backbone_factory
 
@@ -149,6 +150,16 @@ def test_a_newer_schema_is_refused_by_name(run_folder):
     path.write_text(json.dumps({**record, "schema": None}))
     with pytest.raises(ConfigError, match="no valid schema"):
         load_run(run_folder)
+
+
+def test_a_folder_from_before_a_setting_was_there_has_its_default(run_folder):
+    path = run_folder / "config.json"
+    before = load_run(run_folder).config
+    record = json.loads(path.read_text())
+    del record["config"]["train"]["augment"]["mix_probability"]
+    path.write_text(json.dumps(record))
+    assert load_run(run_folder).config == before
+    claim_folder(run_folder, before)
 
 
 def test_weights_of_another_model_are_refused(run_folder):

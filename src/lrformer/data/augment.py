@@ -27,6 +27,7 @@ class AugmentConfig:
         erase_probability: share of images with an erased rectangle.
         mixup_alpha: of the Beta distribution of the blend; 0 is off.
         cutmix_alpha: of the Beta distribution of the area that stays; 0 is off. With both, each image draws one.
+        mix_probability: share of images that are mixed; the others keep their image and their label.
     """
 
     crop: str = "none"
@@ -39,6 +40,7 @@ class AugmentConfig:
     erase_probability: float = 0.0
     mixup_alpha: float = 0.0
     cutmix_alpha: float = 0.0
+    mix_probability: float = 1.0
 
     def __post_init__(self) -> None:
         for name, known in (("crop", CROPS), ("policy", POLICIES)):
@@ -48,7 +50,7 @@ class AugmentConfig:
                     f"unknown {name} '{value}'.{did_you_mean(value, known)} "
                     f"Known: {', '.join(known)}."
                 )
-        for name in ("magnitude", "erase_probability", "min_scale"):
+        for name in ("magnitude", "erase_probability", "min_scale", "mix_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must lie in [0, 1].")
         for name in ("crop_padding", "num_operations", "mixup_alpha", "cutmix_alpha"):
@@ -58,7 +60,7 @@ class AugmentConfig:
     @property
     def is_mixing(self) -> bool:
         """Return whether images are mixed with others, so that targets are soft."""
-        return self.mixup_alpha > 0 or self.cutmix_alpha > 0
+        return self.mix_probability > 0 and max(self.mixup_alpha, self.cutmix_alpha) > 0
 
 
 PLAIN = AugmentConfig()

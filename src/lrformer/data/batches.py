@@ -186,6 +186,7 @@ class DeviceBatches:
                 keys,
                 mixup_alpha=self.augment.mixup_alpha,
                 cutmix_alpha=self.augment.cutmix_alpha,
+                probability=self.augment.mix_probability,
             )
             targets = soft_targets(
                 labels, self.y[partners], kept, num_classes=self.split.num_classes

@@ -54,9 +54,13 @@ def mix_images(
     *,
     mixup_alpha: float,
     cutmix_alpha: float,
+    probability: float = 1.0,
 ) -> tuple[Float[Tensor, "b channel height width"], Float[Tensor, " b"]]:
-    """Return the mixed images and the share that each keeps of its own; with both alphas a sample draws one of them."""
-    choice, level, row, column = sample_uniforms(keys, Stream.MIX, 4).unbind(dim=1)
+    """Return the images, mixed with this probability, and the share that each keeps of its own.
+
+    With both alphas a sample draws one of them.
+    """
+    choice, level, row, column, coin = sample_uniforms(keys, Stream.MIX, 5).unbind(dim=1)
     height, width = images.shape[2:]
     ones = torch.ones_like(level)
     blend = beta_draws(level, mixup_alpha) if mixup_alpha > 0 else ones
@@ -68,8 +72,9 @@ def mix_images(
         box = torch.zeros(len(images), height, width, dtype=torch.bool, device=images.device)
     use_cut = choice < 0.5 if mixup_alpha > 0 else choice < 1
     use_cut = use_cut & (cutmix_alpha > 0)
-    blend = torch.where(use_cut, ones, blend)
-    box = box & use_cut[:, None, None]
+    is_mixed = coin < probability
+    blend = torch.where(use_cut | ~is_mixed, ones, blend)
+    box = box & (use_cut & is_mixed)[:, None, None]
     # What falls outside the image is not pasted: the share is counted, not taken from the draw.
     kept = torch.where(use_cut, 1 - box.float().mean(dim=(1, 2)), blend)
     mixed = torch.lerp(partners, images, blend[:, None, None, None].expand_as(images))
