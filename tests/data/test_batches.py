@@ -6,6 +6,7 @@ import torch
 
 from lrformer.core import ConfigError
 from lrformer.data import SHIFT_AND_FLIP, AugmentConfig, DeviceBatches, two_moons
+from lrformer.data.batches import _compiled
 
 HEAVY = AugmentConfig(
     crop="shift", flip=True, policy="trivial", erase_probability=0.5, mixup_alpha=0.5, cutmix_alpha=1.0
@@ -76,7 +77,7 @@ def test_compiled_batches_are_the_plain_ones_up_to_rounding(random_split):
     torch.compiler.reset()
     augment = dataclasses.replace(HEAVY, policy="rand", num_operations=1, magnitude=0.6)
     settings = {"batch_size": 16, "augment": augment, "shuffle": True}
-    split = random_split(64)
+    split = random_split(70)
     plain = DeviceBatches(split, **settings)
     compiled = DeviceBatches(split, is_compiled=True, **settings)
     torch._dynamo.utils.counters.clear()
@@ -87,9 +88,46 @@ def test_compiled_batches_are_the_plain_ones_up_to_rounding(random_split):
         # A pixel on a threshold (solarize, posterize) may fall on either side by the last bit.
         is_far = (one.inputs - other.inputs).abs() > 1e-4
         assert is_far.float().mean() < 1e-3
-    # One graph for own images and partners, one that mixes them, and nothing that breaks them.
+    # One graph for own images and partners, one that mixes them, none for the last six, and nothing that breaks them.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
     assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.fixture
+def traced_only(monkeypatch):
+    """Let `torch.compile` trace and guard as ever, but run the graph as it is: that takes no time."""
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **how: compile_with(f, backend="eager", **how))
+    _compiled.cache_clear()
+    torch.compiler.reset()
+    yield
+    _compiled.cache_clear()
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_every_config_is_traced_once_and_anew_after_a_reset(random_split):
+    split = random_split(32)
+
+    def num_graphs(augment: AugmentConfig) -> int:
+        torch._dynamo.utils.counters.clear()
+        settings = {"batch_size": 16, "augment": augment, "shuffle": True}
+        # The compiled one first: what it keeps must be as good for plain code.
+        ours = list(DeviceBatches(split, is_compiled=True, **settings).epoch())
+        for one, plain in zip(ours, DeviceBatches(split, **settings).epoch(), strict=True):
+            assert torch.equal(one.inputs, plain.inputs)
+            assert torch.equal(one.targets, plain.targets)
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    base = AugmentConfig(crop="shift", erase_probability=0.5, mixup_alpha=0.37, cutmix_alpha=1.0)
+    assert num_graphs(base) == 2
+    for changes in ({"crop_padding": 2}, {"flip": True}, {"erase_probability": 0.3}, {"mixup_alpha": 0.7},
+                    {"cutmix_alpha": 0.4}, {"mix_probability": 0.5}):  # fmt: skip
+        assert num_graphs(dataclasses.replace(base, **changes)) == 1, changes
+    assert num_graphs(dataclasses.replace(base)) == 0
+    # A table of many rows resets between them, and so never meets torch's limit of eight graphs.
+    for padding in range(9):
+        torch.compiler.reset()
+        assert num_graphs(dataclasses.replace(base, crop_padding=padding)) == 2
 
 
 @pytest.mark.parametrize(

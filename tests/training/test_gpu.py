@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lrformer.data import AugmentConfig
 from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, train
 from tests.tolerance import assert_close
@@ -22,6 +23,27 @@ def test_a_captured_step_is_the_plain_step(tmp_path, name, lr):
         train(config, tmp_path / str(graph), runtime=runtime)
     captured, plain = (flat(tmp_path / str(graph), "model.safetensors") for graph in (True, False))
     assert_close(captured, plain, 1e-4)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_captured_step_averages_statistics_and_augments_like_the_plain_one(tmp_path, is_compiled):
+    torch.compiler.reset()
+    config = small(
+        PLAIN,
+        model="wide_resnet28_10",
+        model_overrides={"depth": 10, "widen_factor": 1},
+        augment=AugmentConfig(crop="shift", flip=True, mixup_alpha=0.5, mix_probability=0.5),
+        name="sgd",
+        lr=0.02,
+        precision="float32",
+        ema_decay=0.9,
+        accumulate=2,
+    )
+    for graph in (True, False):
+        runtime = RuntimeConfig(device="cuda", quiet=True, cuda_graph=graph, compile=is_compiled)
+        train(config, tmp_path / str(graph), runtime=runtime)
+    captured, plain = (flat(tmp_path / str(graph), "model.safetensors") for graph in (True, False))
+    assert_close(captured, plain, 1e-3)
 
 
 @pytest.mark.parametrize("method", list_methods())

@@ -1,5 +1,6 @@
 """Stopped in any way, then the same call: the same weights to the bit. And what stops a run for good."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from lrformer.core import ConfigError
+from lrformer.data import AugmentConfig
 from lrformer.training import RuntimeConfig, TrainingDivergedError, train
 from lrformer.training.atomic_files import RunFileError
 from lrformer.training.journal import read_log
@@ -119,6 +121,20 @@ def test_a_method_with_inducing_points_resumes_to_the_same_bits(tmp_path, monkey
             train(config, tmp_path / "stopped", runtime=QUIET)
     train(config, tmp_path / "stopped", runtime=QUIET)
     train(config, tmp_path / "whole", runtime=QUIET)
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_a_compiled_augmentation_resumes_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: None)
+    config = small(PLAIN, augment=AugmentConfig(crop="shift", mixup_alpha=0.5), epochs=2)
+    compiled = dataclasses.replace(QUIET, compile=True)
+    with monkeypatch.context() as patched:
+        stop_at(patched, 5, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "stopped", runtime=compiled)
+    torch.compiler.reset()  # as a new process begins
+    train(config, tmp_path / "stopped", runtime=compiled)
+    train(config, tmp_path / "whole", runtime=compiled)
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
 
 

@@ -67,7 +67,7 @@ class DeviceBatches:
         device_bytes: a larger set stays on the disk and is read ahead, batch by batch.
         is_compiled: whether the images of a set on the device are varied and mixed by compiled code, in far fewer
             kernels. It rounds otherwise than plain code: a pixel at a threshold may fall on the other side of it.
-            AugMix stays plain: a graph of its nine operations would be slow to compile.
+            AugMix stays plain: a graph of its nine operations would be slow to compile. So does a last, smaller batch.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class DeviceBatches:
         if partners is not None and samples.partners is not None:
             # The partner is varied by a key of its own, which follows from the key of the sample.
             others = self._finish(samples.partners, hash32(keys + 1))
-            images, kept = self._way_of(mix_images)(
+            images, kept = self._way_of(mix_images, len(keys))(
                 images,
                 others,
                 keys,
@@ -197,11 +197,13 @@ class DeviceBatches:
         return Batch(inputs=images, labels=labels, targets=targets, indices=indices)
 
     def _finish(self, samples: Tensor, keys: Tensor) -> Tensor:
-        return self._way_of(finish_images)(samples, keys, self.augment, self.mean, self.std)
+        finish = self._way_of(finish_images, len(keys))
+        return finish(samples, keys, self.augment, self.mean, self.std)
 
-    def _way_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` itself, or compiled where this is asked for."""
-        return _compiled(function) if self.is_compiled else function
+    def _way_of(self, function: Callable[..., Any], num_samples: int) -> Callable[..., Any]:
+        """Return `function` itself, or compiled where this is asked for and the batch is whole."""
+        is_whole = num_samples == self.batch_size
+        return _compiled(function) if self.is_compiled and is_whole else function
 
     def _read_ahead(self, steps: list[Tensor], epoch: int) -> Iterator[Batch]:
         """Yield batches of a set that is too large for the device, while a thread reads the next ones."""
@@ -242,7 +244,8 @@ def finish_images(
     return images
 
 
-# Parts are compiled, and not the whole, which takes longer: own images and partners share one graph.
+# Parts are compiled, and not the whole, which takes longer: own images and partners share one graph. Every config has a
+# graph of its own, of which torch keeps eight a function: who trains with many configs calls `torch.compiler.reset`.
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
