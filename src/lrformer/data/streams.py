@@ -56,7 +56,8 @@ def sample_keys(indices: Int[Tensor, " b"], *, seed: int, epoch: int = 0) -> Int
 
 def sample_bits(keys: Int[Tensor, " b"], stream: int, count: int) -> Int[Tensor, "b count"]:
     """Return `count` integers of 32 bits for each key, from one stream."""
-    counter = torch.arange(1, count + 1, device=keys.device) * GOLDEN
+    # The mask makes the numbers 64 bits wide for torch.compile, which would multiply them as 32-bit indices.
+    counter = (torch.arange(1, count + 1, device=keys.device) & MASK) * GOLDEN
     return computed_once(hash32(hash32(keys + stream * 0x632BE5AB)[:, None] + counter))
 
 
