@@ -66,10 +66,13 @@ CANDIDATES: dict[str, Change] = {
     "adamw": optimizer(name="adamw", lr=1e-3),
     "muon_fast": optimizer(lr=8e-3),
     "mixed": augment(mixup_alpha=0.8, cutmix_alpha=1.0, mix_probability=0.5),
-    "m": model(normalizer="m", alpha=16.0),
+    "paper_100": model(normalizer="paper", alpha=100.0),
     "dot_product": both(
-        model(attention="dot_product"),
         lambda config: dataclasses.replace(config, method="deterministic", method_overrides={}),
+        lambda config: dataclasses.replace(
+            config,
+            model_overrides=main_table().row("transformer").experiment.config.model_overrides,
+        ),
     ),
 }
 

@@ -4,6 +4,7 @@ from scipy import stats
 
 from lrformer.data.mixing import (
     beta_draws,
+    beta_quantiles,
     erase,
     mix_images,
     partner_rows,
@@ -17,6 +18,10 @@ def _keys(count):
     return sample_keys(torch.arange(count), seed=2)
 
 
+def _table(alpha):
+    return beta_quantiles(alpha, torch.device("cpu"))
+
+
 def _images(count):
     generator = torch.Generator().manual_seed(0)
     return torch.rand(2, count, 3, 12, 12, generator=generator).unbind(0)
@@ -26,12 +31,12 @@ def _images(count):
 def test_beta_draws_equal_scipys_quantiles(alpha):
     uniform = (torch.arange(5000) + 0.5) / 5000
     expected = torch.from_numpy(stats.beta(alpha, alpha).ppf(uniform.double().numpy())).float()
-    torch.testing.assert_close(beta_draws(uniform, alpha), expected, rtol=0, atol=5e-4)
+    torch.testing.assert_close(beta_draws(uniform, _table(alpha)), expected, rtol=0, atol=5e-4)
 
 
 def test_mixup_is_the_weighted_sum_that_its_share_says():
     own, other = _images(200)
-    mixed, kept = mix_images(own, other, _keys(200), mixup_alpha=1.0, cutmix_alpha=0.0)
+    mixed, kept = mix_images(own, other, _keys(200), mixup=_table(1.0), cutmix=None)
     share = kept[:, None, None, None]
     torch.testing.assert_close(mixed, share * own + (1 - share) * other)
     assert stats.kstest(kept.double().numpy(), "uniform").pvalue > 1e-3
@@ -39,7 +44,7 @@ def test_mixup_is_the_weighted_sum_that_its_share_says():
 
 def test_cutmix_pastes_one_rectangle_whose_area_its_share_counts():
     own, other = _images(100)
-    mixed, kept = mix_images(own, other, _keys(100), mixup_alpha=0.0, cutmix_alpha=1.0)
+    mixed, kept = mix_images(own, other, _keys(100), mixup=None, cutmix=_table(1.0))
     is_pasted = (mixed == other).all(dim=1)
     assert torch.equal(mixed, torch.where(is_pasted[:, None], other, own))
     torch.testing.assert_close(kept, 1 - is_pasted.float().mean(dim=(1, 2)))
@@ -53,7 +58,7 @@ def test_cutmix_pastes_one_rectangle_whose_area_its_share_counts():
 
 def test_with_both_each_image_draws_one():
     own, other = _images(200)
-    mixed, kept = mix_images(own, other, _keys(200), mixup_alpha=1.0, cutmix_alpha=1.0)
+    mixed, kept = mix_images(own, other, _keys(200), mixup=_table(1.0), cutmix=_table(1.0))
     is_cut = ((mixed == own) | (mixed == other)).flatten(1).all(dim=1)
     assert 0.35 < is_cut.float().mean() < 0.65
     share = kept[:, None, None, None]
@@ -64,9 +69,9 @@ def test_with_both_each_image_draws_one():
 @pytest.mark.parametrize(("mixup", "cutmix"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
 def test_a_share_of_the_images_is_mixed_and_those_as_if_all_were(mixup, cutmix):
     own, other = _images(400)
-    alphas = {"mixup_alpha": mixup, "cutmix_alpha": cutmix}
-    every, shares = mix_images(own, other, _keys(400), **alphas)
-    mixed, kept = mix_images(own, other, _keys(400), **alphas, probability=0.25)
+    tables = {"mixup": _table(mixup), "cutmix": _table(cutmix)}
+    every, shares = mix_images(own, other, _keys(400), **tables)
+    mixed, kept = mix_images(own, other, _keys(400), **tables, probability=0.25)
     is_own = (mixed == own).flatten(1).all(dim=1)
     assert 0.68 < is_own.float().mean() < 0.82
     assert torch.equal(kept[is_own], torch.ones_like(kept[is_own]))
@@ -74,7 +79,7 @@ def test_a_share_of_the_images_is_mixed_and_those_as_if_all_were(mixup, cutmix):
     assert torch.equal(kept[~is_own], shares[~is_own])
     # One is a draw of its own: shares of those that are mixed are spread like all shares.
     assert stats.ks_2samp(kept[~is_own].numpy(), shares.numpy()).pvalue > 1e-3
-    nothing, kept = mix_images(own, other, _keys(400), **alphas, probability=0.0)
+    nothing, kept = mix_images(own, other, _keys(400), **tables, probability=0.0)
     assert torch.equal(nothing, own)
     assert kept.eq(1).all()
 

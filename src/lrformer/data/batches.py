@@ -16,7 +16,7 @@ from torch import Tensor
 from lrformer.core import ConfigError
 from lrformer.data.arrays import Split
 from lrformer.data.augment import PLAIN, AugmentConfig, augment_images
-from lrformer.data.mixing import erase, mix_images, partner_rows, soft_targets
+from lrformer.data.mixing import beta_quantiles, erase, mix_images, partner_rows, soft_targets
 from lrformer.data.streams import hash32, sample_keys
 
 DEFAULT_DEVICE_BYTES = 32 * 2**30
@@ -123,6 +123,9 @@ class DeviceBatches:
         shape = (-1, 1, 1) if split.is_image else (-1,)
         self.mean = torch.tensor(split.mean, device=self.device).view(shape)
         self.std = torch.tensor(split.std, device=self.device).view(shape)
+        # Made once: neither can a CUDA graph copy them to the device nor torch.compile follow scipy.
+        self.mixup = beta_quantiles(self.augment.mixup_alpha, self.device)
+        self.cutmix = beta_quantiles(self.augment.cutmix_alpha, self.device)
 
     def __len__(self) -> int:
         whole = self.batch_size * self.world_size
@@ -184,8 +187,8 @@ class DeviceBatches:
                 images,
                 others,
                 keys,
-                mixup_alpha=self.augment.mixup_alpha,
-                cutmix_alpha=self.augment.cutmix_alpha,
+                mixup=self.mixup,
+                cutmix=self.cutmix,
                 probability=self.augment.mix_probability,
             )
             targets = soft_targets(

@@ -4,8 +4,6 @@ A partner is drawn from the whole training set by the key of the sample, and not
 whatever the batch holds and however many processes share it.
 """
 
-from functools import lru_cache
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -23,28 +21,23 @@ def partner_rows(keys: Int[Tensor, " b"], num_samples: int) -> Int[Tensor, " b"]
     return sample_bits(keys, Stream.PARTNER, 1)[:, 0] % num_samples
 
 
-def beta_draws(uniform: Float[Tensor, " b"], alpha: float) -> Float[Tensor, " b"]:
-    """Return Beta(alpha, alpha) numbers from uniform ones, by a table of the inverse distribution."""
-    table = _beta_quantiles(alpha, uniform.device)
-    position = uniform * (BETA_TABLE_SIZE - 1)
-    lower = position.long().clamp(max=BETA_TABLE_SIZE - 2)
-    return torch.lerp(table[lower], table[lower + 1], position - lower)
-
-
-# torch.compile takes the finished table: it can neither follow scipy nor see the cache.
-@torch.compiler.assume_constant_result
-def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
-    """Return the quantiles of Beta(alpha, alpha) at even levels."""
-    return _kept_beta_quantiles(alpha, device)
-
-
-@lru_cache(maxsize=8)
-def _kept_beta_quantiles(alpha: float, device: torch.device) -> Tensor:
-    """Return the quantiles of `_beta_quantiles`, kept on the device: a CUDA graph cannot copy them."""
+def beta_quantiles(alpha: float, device: torch.device) -> Float[Tensor, " levels"] | None:
+    """Return the quantiles of Beta(alpha, alpha) at even levels, on the device; None for an alpha of zero, which is off."""
     from scipy.special import betaincinv
 
+    if alpha == 0:
+        return None
     levels = torch.linspace(0, 1, BETA_TABLE_SIZE, dtype=torch.float64).numpy()
     return torch.from_numpy(betaincinv(alpha, alpha, levels)).float().to(device)
+
+
+def beta_draws(
+    uniform: Float[Tensor, " b"], quantiles: Float[Tensor, " levels"]
+) -> Float[Tensor, " b"]:
+    """Return numbers of the distribution that has these `beta_quantiles`, from uniform ones."""
+    position = uniform * (BETA_TABLE_SIZE - 1)
+    lower = position.long().clamp(max=BETA_TABLE_SIZE - 2)
+    return torch.lerp(quantiles[lower], quantiles[lower + 1], position - lower)
 
 
 def mix_images(
@@ -52,26 +45,26 @@ def mix_images(
     partners: Float[Tensor, "b channel height width"],
     keys: Int[Tensor, " b"],
     *,
-    mixup_alpha: float,
-    cutmix_alpha: float,
+    mixup: Float[Tensor, " levels"] | None,
+    cutmix: Float[Tensor, " levels"] | None,
     probability: float = 1.0,
 ) -> tuple[Float[Tensor, "b channel height width"], Float[Tensor, " b"]]:
     """Return the images, mixed with this probability, and the share that each keeps of its own.
 
-    With both alphas a sample draws one of them.
+    `mixup` and `cutmix` are the `beta_quantiles` of either; with both a sample draws one of them.
     """
     choice, level, row, column, coin = sample_uniforms(keys, Stream.MIX, 5).unbind(dim=1)
     height, width = images.shape[2:]
     ones = torch.ones_like(level)
-    blend = beta_draws(level, mixup_alpha) if mixup_alpha > 0 else ones
-    if cutmix_alpha > 0:
-        cut_share = 1 - beta_draws(level, cutmix_alpha)
+    blend = ones if mixup is None else beta_draws(level, mixup)
+    if cutmix is not None:
+        cut_share = 1 - beta_draws(level, cutmix)
         side = cut_share.sqrt()
         box = rectangles(row, column, side * height, side * width, height=height, width=width)
     else:
         box = torch.zeros(len(images), height, width, dtype=torch.bool, device=images.device)
-    use_cut = choice < 0.5 if mixup_alpha > 0 else choice < 1
-    use_cut = use_cut & (cutmix_alpha > 0)
+    use_cut = choice < (1 if mixup is None else 0.5)
+    use_cut = use_cut & (cutmix is not None)
     is_mixed = coin < probability
     blend = torch.where(use_cut | ~is_mixed, ones, blend)
     box = box & (use_cut & is_mixed)[:, None, None]
