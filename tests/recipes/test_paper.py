@@ -9,10 +9,12 @@ from lrformer.recipes import (
     a3_finetune,
     a3_pretrain,
     alpha_for,
+    best,
     create_experiment,
     depth6,
     depth12,
     list_recipes,
+    main_table,
 )
 
 
@@ -57,9 +59,21 @@ def test_ten_seeds_are_one_value():
 def test_every_recipe_names_a_model_that_can_be_built(name, method):
     config = create_experiment(name, data="cifar10", method=method).config
     settings = override(PRESETS[config.model], config.model_overrides)
-    size = 32 if "native" in name else 224
+    size = 32 if "native" in name or name == "best" else 224
     assert settings.tokens.img_size == size  # pyright: ignore[reportAttributeAccessIssue]
-    assert settings.depth == (6 if "depth6" in name else 12)  # pyright: ignore[reportAttributeAccessIssue]
+    depth = 6 if "depth6" in name or name == "best" else 12
+    assert settings.depth == depth  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_best_recipe_is_what_the_main_table_trains():
+    rows = {row.name: row.experiment.config for row in main_table(data="svhn").rows}
+    assert create_experiment("best", data="svhn").config == rows["lrformer"]
+    assert best(data="svhn", method="deterministic").config == rows["transformer"]
+    assert rows["lrformer"].method_overrides["head"] == "fitted"
+    assert rows["lrformer_gp"].method_overrides == {}
+    assert rows["lrformer_gp"].model_overrides == rows["lrformer"].model_overrides
+    changed = main_table(alpha=4.0).row("lrformer").experiment.config.model_overrides
+    assert changed == {**best().config.model_overrides, "alpha": 4.0}
 
 
 def test_a_wrong_recipe_gets_the_nearest_name():

@@ -8,7 +8,7 @@ from lrformer.recipes.experiment import (
     list_recipes,
     seeded_runs,
 )
-from lrformer.recipes.main_table import main_table
+from lrformer.recipes.main_table import best, main_table
 from lrformer.recipes.paper import (
     a3_finetune,
     a3_pretrain,
@@ -35,6 +35,7 @@ __all__ = [
     "alpha_for",
     "alpha_table",
     "attentions",
+    "best",
     "create_experiment",
     "depth6",
     "depth6_native",
