@@ -7,7 +7,9 @@ import torch
 from lrformer.cli.bounds_command import bounds, run_bounds
 from lrformer.core import ConfigError
 from lrformer.models import create_model
+from lrformer.training import TrainConfig, train
 from lrformer.training.atomic_files import RunFileError
+from tests.recipes.made_table import QUIET, write_arrays
 
 
 def test_the_command_prints_a_table_and_writes_record_and_picture(tmp_path, capsys, monkeypatch):
@@ -50,6 +52,19 @@ def test_what_is_neither_a_folder_nor_a_model_is_named_so():
         bounds("runs/digit")
     with pytest.raises(ConfigError, match="Did you mean 'lrformer_digits'"):
         bounds("lrformer_digit")
+
+
+def test_a_run_is_measured_on_its_own_test_split_which_nobody_may_write_to(tmp_path, capsys):
+    data = write_arrays(tmp_path / "data")
+    for file in data.iterdir():
+        file.chmod(0o444)
+    config = TrainConfig(
+        data=str(data), model="lrformer_digits", model_overrides={"depth": 1}, epochs=1
+    )
+    train(config, tmp_path / "run", runtime=QUIET)
+    capsys.readouterr()
+    bounds(str(tmp_path / "run"), images=2)
+    assert "blocks.0.attn" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["record", "figure"])

@@ -1,5 +1,6 @@
 """The pages say what the records say, and what is missing."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,18 @@ def pages(monkeypatch, tmp_path):
     return result_tables
 
 
+UNKNOWN = Circumstances(ood=("svhn", "cifar100"))
+
+
 def write(folder: Path, name: str, rows: dict[str, list[float]], *, failed: str | None = None):
     """Write the record of a table with these NLLs by row and seed."""
     table = TABLES[name](data="cifar10")
     record = TableRecord(table=name, data="cifar10")
     curve = {"epoch": [1, 2], "accuracy": [0.5, 0.8], "nll": [2.0, 1.0], "ece": [0.2, 0.1]}
     for run in plan_runs(table, rows=list(rows), num_seeds=len(next(iter(rows.values())))):
-        record = record.add(made_run(run, nll=rows[run.row.name][run.config.seed], curve=curve))
+        record = record.add(
+            made_run(run, UNKNOWN, nll=rows[run.row.name][run.config.seed], curve=curve)
+        )
     if failed is not None:
         run = plan_runs(table, rows=[failed], num_seeds=1)[0]
         record = record.add(failed_run(run, ArithmeticError("not finite"), Circumstances()))
@@ -39,7 +45,7 @@ def test_without_records_the_pages_say_that_nothing_is_measured(pages):
         assert pages.section(name).startswith("Not measured yet.")
     assert pages.runs_table() == "None yet."
     assert "not measured yet" in pages.readme_table()
-    assert pages.cost_table() == "Not measured yet."
+    assert pages.cost_table() == pages.search_table() == "Not measured yet."
 
 
 def test_a_section_has_figures_claims_sentences_failures_and_what_is_missing(pages, tmp_path):
@@ -94,3 +100,26 @@ def test_the_readme_has_the_papers_row_beside_ours(pages, tmp_path):
     assert lines[4].startswith("| LRFormer, GP fitted after training | 0.800")
     assert lines[2].startswith("| Transformer, same recipe |")
     assert "| lrformer | 0 | 150 | 0.2 | 100 | cpu |" in pages.cost_table()
+
+
+def test_the_best_model_is_shown_by_every_score_and_one_seed_is_enough(pages, tmp_path):
+    write(tmp_path, "main", {"transformer": [0.2], "lrformer": [0.1]})
+    text = pages.section("main")
+    assert "| | score | made: mixed | SVHN | CIFAR-100 |" in text
+    assert "| LRFormer, GP fitted after training | entropy | 0.600 | 0.800 | 0.800 |" in text
+    assert "| LRFormer, GP fitted after training | variance (chosen) | 0.700 |" in text
+    assert "- Still to be run: lrformer_gp (0 of 1)." in text
+
+
+def test_the_search_lists_what_every_candidate_was_judged_by(pages, tmp_path):
+    candidate = {
+        "name": "fast",
+        "epochs": 12,
+        "optimizer": {"name": "muon", "lr": 0.008},
+        "model": {"normalizer": "m", "alpha": 16.0},
+        "validation": {"accuracy": 0.9405, "nll": 0.19, "ece": 0.0184},
+    }
+    record = json.dumps({"candidates": [candidate]})
+    (tmp_path / "cifar10-main-search.json").write_text(record)
+    line = "| `fast` | muon | 0.008 | m, 16 | 12 | 0.941 | 0.190 | 0.018 |"
+    assert pages.search_table().splitlines()[-1] == line

@@ -84,6 +84,7 @@ def _open(
     name: str, data: str | None, root: Path | None, num_images: int
 ) -> tuple[nn.Module, Tensor | None]:
     """Return the model and the inputs to measure at, if there are any."""
+    import numpy as np
     import torch
 
     from lrformer.core import ConfigError
@@ -106,7 +107,8 @@ def _open(
     else:
         _, split = load_ood_split(opened.config, data, root=root)
     rows = split.x[: min(num_images, len(split))]
-    return opened.method, opened.preprocess(torch.as_tensor(rows))
+    # A copy: prepared sets are read-only, and torch warns of such arrays.
+    return opened.method, opened.preprocess(torch.from_numpy(np.array(rows)))
 
 
 def _known(name: str) -> str:
