@@ -156,7 +156,7 @@ def test_a_command_without_a_folder_says_what_is_missing(made, monkeypatch, caps
     ("words", "message"),
     [
         (["ablation", "--rows", "transforme"], "Did you mean 'transformer'"),
-        (["ablation", "--optimizer", "adam"], "must be 'paper' or 'modern'"),
+        (["ablation", "--optimizer", "adam"], "must be one of paper, modern, muon"),
         (["ablation", "--pixels", "64"], "must be 224, as printed, or 32"),
         (["main", "--pixels", "32"], "table 'main' has no --pixels"),
         (["alpha", "--alpha", "3"], "table 'alpha' has no --alpha"),

@@ -72,14 +72,22 @@ def test_other_data_have_no_printed_figures_and_figures_for_the_other_cifar_say_
     assert not ablation(data="cifar100").row("due").printed
 
 
-def test_the_papers_optimizer_and_a_modern_one():
+@pytest.mark.parametrize(
+    ("name", "optimizer", "lr"), [("modern", "adamw", 0.001), ("muon", "muon", 0.003)]
+)
+def test_the_papers_optimizer_and_those_of_today(name, optimizer, lr):
     paper = ablation().row("transformer").experiment
-    modern = ablation(optimizer="modern").row("transformer").experiment
+    other = ablation(optimizer=name).row("transformer").experiment
     assert (paper.config.optimizer.name, paper.config.batch_size) == ("sgd", 128)
-    assert (modern.config.optimizer.name, modern.config.batch_size) == ("adamw", 512)
-    assert modern.config.optimizer.weight_decay == paper.config.optimizer.weight_decay
-    assert not any("momentum" in choice for choice in modern.choices)
-    with pytest.raises(ConfigError, match="must be 'paper' or 'modern'"):
+    settings = other.config.optimizer
+    assert (settings.name, settings.lr, other.config.batch_size) == (optimizer, lr, 512)
+    assert settings.weight_decay == paper.config.optimizer.weight_decay
+    assert not any("momentum" in choice for choice in other.choices)
+    assert sum(f"{lr:g} with batch 512" in choice for choice in other.choices) == 1
+
+
+def test_a_wrong_optimizer_is_refused_with_those_that_are_known():
+    with pytest.raises(ConfigError, match="must be one of paper, modern, muon"):
         ablation(optimizer="adam")
 
 

@@ -78,7 +78,7 @@ def _command(table: str) -> Any:
         ] = None,
         optimizer: Annotated[
             str | None,
-            typer.Option(help="paper (SGD) or modern (AdamW).", show_default="the table's"),
+            typer.Option(help="paper (SGD), modern (AdamW) or muon.", show_default="the table's"),
         ] = None,
         pixels: Annotated[
             int | None, typer.Option(help="32, or 224 as printed.", show_default="32")
