@@ -9,6 +9,7 @@ from torch import nn
 
 from lrformer.core import ConfigError
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant
+from lrformer.evaluation.bound_measurements import _Prefix
 from lrformer.evaluation.bounds import bounds
 from lrformer.heads import RandomFeatureGP
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig
@@ -240,6 +241,35 @@ def test_the_constant_of_residual_tokens_multiplies_what_their_layers_stretch():
     # Twice in the first branch, beside the identity; a shortcut of ones has norm 2, beside its branch.
     expected = (1 + 2) * (2 + 1) * 3
     assert embedding_constants(embed).frobenius.value == pytest.approx(expected, rel=1e-3)
+
+
+def test_progress_names_what_is_measured_and_counts_to_the_end():
+    told = []
+    model = small(depth=1)
+    report = bounds(model, images(2), num_steps=1, progress=lambda *what: told.append(what))
+    names = [name for name, _, _ in told]
+    assert names[:2] == ["logits", "input to blocks.0"]
+    assert set(names) >= {row.name for row in report.rows if row.measured is not None}
+    assert [done for _, done, _ in told] == list(range(len(told)))
+    assert len(told) <= told[0][2] == told[-1][2]
+
+
+@pytest.mark.gpu
+def test_a_model_on_a_gpu_has_the_constants_that_it_has_on_the_cpu():
+    model, x = small(), images(2)
+    plain = bounds(model, x, num_steps=5, radius=1e-3)
+    ours = bounds(model.cuda(), x.cuda(), num_steps=5, radius=1e-3)
+    assert ours.chain.bound.value == pytest.approx(plain.chain.bound.value, rel=1e-6)
+    assert ours.local.constants == pytest.approx(plain.local.constants, rel=1e-6)
+    assert_sound(ours)
+
+
+def test_the_map_to_a_place_does_not_run_what_comes_after_it():
+    model = small(depth=2)
+    model.blocks[1].register_forward_hook(lambda *_: pytest.fail("the rest of the model ran"))
+    x = images(2)
+    tokens = _Prefix(model, model.blocks[0])(x)
+    assert torch.equal(tokens, model.blocks[0](model.tokenizer(x) + model.pos_embed))
 
 
 def test_an_unknown_model_gets_infinity_with_a_reason_and_is_still_measured():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from torch import Tensor, nn
 
     from lrformer.evaluation.bounds_report import BoundsReport
@@ -47,6 +50,7 @@ def bounds(
     figure: Annotated[
         Path | None, typer.Option(help="File for the picture of bound against measured.")
     ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the power iteration.")] = 0,
 ) -> None:
     """Show what is known of a model's Lipschitz constant, module by module: proved, printed, measured.
@@ -60,7 +64,7 @@ def bounds(
     for path in (record, figure):
         if path is not None:
             check_writable(path)
-    network, x = _open(model, data, root, images)
+    network, x = _open(model, data, root, images, device)
     run_bounds(network, x, radius=radius, json_path=record, figure_path=figure, seed=seed)
 
 
@@ -81,18 +85,20 @@ def _check_radius(radius: float | None) -> None:
 
 
 def _open(
-    name: str, data: str | None, root: Path | None, num_images: int
+    name: str, data: str | None, root: Path | None, num_images: int, device: str
 ) -> tuple[nn.Module, Tensor | None]:
     """Return the model and the inputs to measure at, if there are any."""
     import numpy as np
     import torch
 
     from lrformer.core import ConfigError
-    from lrformer.evaluation import load_ood_split, load_test_split
+    from lrformer.evaluation import choose_device, load_ood_split, load_test_split
     from lrformer.models import create_model
     from lrformer.training import Run, load
 
-    opened = load(name) if Path(name).is_dir() else create_model(_known(name)).eval()
+    place = choose_device(device)
+    is_folder = Path(name).is_dir()
+    opened = load(name, device=place) if is_folder else create_model(_known(name)).eval().to(place)
     if not isinstance(opened, Run):
         if data is not None:
             raise ConfigError(
@@ -108,7 +114,7 @@ def _open(
         _, split = load_ood_split(opened.config, data, root=root)
     rows = split.x[: min(num_images, len(split))]
     # A copy: prepared sets are read-only, and torch warns of such arrays.
-    return opened.method, opened.preprocess(torch.from_numpy(np.array(rows)))
+    return opened.method, opened.preprocess(torch.from_numpy(np.array(rows))).to(place)
 
 
 def _known(name: str) -> str:
@@ -153,7 +159,10 @@ def run_bounds(
         )
     device = next(model.parameters()).device
     generator = make_generator(seed, device)
-    report = compute_bounds(model, x, radius=radius, num_steps=num_steps, generator=generator)
+    with _progress() as progress:
+        report = compute_bounds(
+            model, x, radius=radius, num_steps=num_steps, generator=generator, progress=progress
+        )
     print_bounds(report)
     if json_path is not None:
         replace_file(json_path, f"{json.dumps(report.to_record(), indent=2)}\n".encode())
@@ -162,6 +171,28 @@ def run_bounds(
 
         plot_bounds(report, figure_path)
     return report
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Give a function that shows what is measured; nothing is shown where nobody watches."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("measuring {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} of {task.total:.0f}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("constants", total=1)
+        yield lambda name, done, total: progress.update(
+            task, description=name, completed=done, total=total
+        )
 
 
 def print_bounds(report: BoundsReport) -> None:

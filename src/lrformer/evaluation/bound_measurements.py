@@ -1,6 +1,6 @@
 """Local constants of a model and of its parts at given inputs: all of them lower bounds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,9 @@ from lrformer.lipschitz import (
     local_constant,
     singular_ratio,
 )
+
+# Called before each measurement: what is measured next, how many are done, and how many there are.
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(kw_only=True)
@@ -44,28 +47,38 @@ def measure(
     num_steps: int,
     batch_size: int,
     generator: torch.Generator | None,
+    progress: Progress | None = None,
 ) -> Measurements:
     """Return local constants of the logits, of the map up to each place, and of each module.
 
     A module is measured at the tokens that really enter it; a name that is no submodule, or a module
     that takes more than one tensor, is left out.
     """
+    steps = iter(range(1 + len(places) + len(modules)))
+
+    def tell(name: str) -> None:
+        if progress is not None:
+            progress(name, next(steps), 1 + len(places) + len(modules))
+
     if x.shape[0] == 0:
         raise ConfigError("x must hold at least one input to measure at.")
     named = dict(model.named_modules())
     with differentiable(model):
         outputs = torch.cat([_logits(model(part)) for part in x.split(batch_size)]).detach()
+        tell("logits")
         settings = {"num_steps": num_steps, "batch_size": batch_size, "generator": generator}
         logits = local_constant(lambda y: _logits(model(y)), x, **settings)
         seen = Measurements(outputs=outputs, logits=logits)
         known = {name: _find(named, name) for name in (*places, *modules)}
         seen.found = {name: module for name, module in known.items() if module is not None}
         for name in places:
+            tell(f"input to {name}")
             if name in seen.found:
                 prefix = _Prefix(model, seen.found[name])
                 seen.places[name] = float(local_constant(prefix, x, **settings).max())
         wanted = {name: seen.found[name] for name in modules if name in seen.found}
         for name, call in _calls(model, x[:batch_size], wanted).items():
+            tell(name)
             tokens = call.tokens
             seen.input_norms[name] = float(tokens.flatten(1).norm(dim=1).median())
             seen.modules[name] = float(local_constant(call, tokens, **settings).max())
@@ -115,6 +128,10 @@ def _look_at(
         seen.ratios[name] = float(singular_ratio(query, tokens).min())
 
 
+class _Arrived(Exception):  # noqa: N818
+    """What leaves a module has been seen; the rest of the model need not run."""
+
+
 class _Prefix:
     """The map from the input to what leaves one module of a model."""
 
@@ -123,9 +140,16 @@ class _Prefix:
 
     def __call__(self, x: Tensor) -> Tensor:
         caught: list[Any] = []
-        handle = self.module.register_forward_hook(lambda *parts: caught.append(parts[-1]))
+
+        def catch(_: nn.Module, __: Any, output: Any) -> None:
+            caught.append(output)
+            raise _Arrived
+
+        handle = self.module.register_forward_hook(catch)
         try:
             self.model(x)
+        except _Arrived:
+            pass
         finally:
             handle.remove()
         return _first_tensor(caught[0])

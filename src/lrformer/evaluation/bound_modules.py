@@ -135,7 +135,7 @@ def head_weights(module: nn.Module) -> HeadWeights | None:
         output = proj.weight.detach().double().T.unflatten(0, (num_heads, -1))
     elif proj is None or isinstance(proj, nn.Identity):
         width = qkv.weight.shape[1]
-        output = torch.eye(width, dtype=torch.float64).unflatten(0, (num_heads, -1))
+        output = torch.eye(width).to(heads).unflatten(0, (num_heads, -1))
     else:
         return None
     key = heads[1] if parts == 3 else None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lrformer.core import ConfigError
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant, pool_constants
 from lrformer.evaluation.bound_local import LocalChain, layer_scale, local_chain
-from lrformer.evaluation.bound_measurements import Measurements, measure, pair_distortions
+from lrformer.evaluation.bound_measurements import Measurements, Progress, measure, pair_distortions
 from lrformer.evaluation.bound_modules import (
     Constants,
     attention_constants,
@@ -45,6 +45,7 @@ def bounds(
     num_steps: int = 20,
     batch_size: int = 64,
     generator: torch.Generator | None = None,
+    progress: Progress | None = None,
 ) -> BoundsReport:
     """Return the Lipschitz report of `model`: ours, timm's or transformers', converted or not.
 
@@ -57,6 +58,7 @@ def bounds(
             distances that the features keep between them.
         num_steps: steps of the power iteration behind each measured figure.
         batch_size: inputs that are measured at once.
+        progress: called before each measurement with its name, how many are done and how many there are.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -77,7 +79,7 @@ def bounds(
         report = _unknown_report(model)
     if pairs:
         report = replace(report, distortions=pair_distortions(model, pairs))
-    report = _with_data(report, model, x, num_steps, batch_size, generator)
+    report = _with_data(report, model, x, num_steps, batch_size, generator, progress)
     if radius is None or x is None:
         return report
     is_local = structure is not None and report.certificate is None
@@ -212,6 +214,7 @@ def _with_data(
     num_steps: int,
     batch_size: int,
     generator: torch.Generator | None,
+    progress: Progress | None,
 ) -> BoundsReport:
     if x is None:
         return report
@@ -225,6 +228,7 @@ def _with_data(
         num_steps=num_steps,
         batch_size=batch_size,
         generator=generator,
+        progress=progress,
     )
     constant = report.chain.bound.value
     return replace(
