@@ -162,6 +162,13 @@ def test_no_classes_gives_the_features_that_the_classifier_reads():
         ({"drop_path_rate": 1.0}, "drop_path_rate"),
         ({"num_classes": -1}, "num_classes"),
         ({"depth": 0}, "depth"),
+        ({"depth": "six"}, r"depth \('six'\) must be a whole number"),
+        ({"embed_dim": 8.5}, r"embed_dim \(8.5\) must be a whole number"),
+        ({"depth": True}, r"depth \(True\) must be a whole number"),
+        ({"alpha": "high"}, r"alpha \('high'\) must be a number"),
+        ({"tie_qk": 1}, r"tie_qk \(1\) must be true or false"),
+        ({"name": "lrformer_hybrid_32", "widths": 8}, r"widths \(8\) must be a list of whole numbers"),
+        ({"name": "lrformer_hybrid_32", "widths": [8.5, 8]}, "must be a list of whole numbers"),
         ({"attention": "dot_product", "alpha": 3.0}, "no setting 'alpha'"),
     ],
 )

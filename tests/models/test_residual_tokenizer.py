@@ -47,9 +47,11 @@ def test_the_preset_reads_other_sizes_and_counts_its_parameters() -> None:
 
 def test_residual_convolutions_start_as_in_residual_networks() -> None:
     torch.manual_seed(0)
-    model = create_model("lrformer_hybrid_32", depth=1, widths=(64, 64), depths=(1, 1))
-    conv = model.tokenizer.blocks[0].conv2
-    assert conv.weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
+    model = create_model("lrformer_hybrid_32", depth=1, widths=(32, 64), depths=(1, 1))
+    # By the outputs, of which the first convolution and the first of a stage have more than inputs.
+    first, second = model.tokenizer.conv, model.tokenizer.blocks[1].conv1
+    assert first.weight.std().item() == pytest.approx((2 / (9 * 32)) ** 0.5, rel=0.1)
+    assert second.weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.05)
     proj = model.tokenizer.proj
     assert proj.weight.std().item() == pytest.approx((1 / (9 * 64)) ** 0.5, rel=0.15)
     assert proj.bias.abs().max() == 0
@@ -60,6 +62,12 @@ def test_lists_from_a_record_are_taken_as_tuples() -> None:
     assert isinstance(changed, ViTConfig)
     assert changed.tokens == ResidualTokens(widths=(8, 16), depths=(1, 1))
     assert hash(changed.tokens) == hash(ResidualTokens(widths=(8, 16), depths=(1, 1)))
+
+
+def test_another_number_of_stages_is_given_by_two_settings_together() -> None:
+    changed = override(PRESETS["lrformer_hybrid_32"], {"widths": [4, 6, 8], "depths": [1, 1, 2]})
+    assert isinstance(changed, ViTConfig)
+    assert changed.tokens == ResidualTokens(widths=(4, 6, 8), depths=(1, 1, 2))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Models by name: the paper's sizes, their 32-pixel versions, and small ones for small data."""
 
 import dataclasses
+import numbers
+import typing
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import nn
@@ -105,28 +107,55 @@ def override(config: ModelConfig, changes: dict[str, Any]) -> ModelConfig:
     changes = dict(changes)
     if isinstance(changes.get("attention"), str):
         changes["attention"] = ATTENTIONS[changes["attention"]]()
-    own = {f.name for f in dataclasses.fields(config)}
-    config = dataclasses.replace(config, **{n: v for n, v in changes.items() if n in own})
+    own = _field_names(config)
+    changed = _changed(config, {name: value for name, value in changes.items() if name in own})
     nested = {
-        f.name: getattr(config, f.name)
+        f.name: getattr(changed, f.name)
         for f in dataclasses.fields(config)
-        if dataclasses.is_dataclass(getattr(config, f.name))
+        if dataclasses.is_dataclass(getattr(changed, f.name))
     }
+    # All changes of one part at once: settings that must fit each other cannot be changed one by one.
+    of_parts: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         if name in own:
             continue
-        owner = next(
-            (key for key, part in nested.items() if name in _field_names(part)),
-            None,
-        )
+        owner = next((key for key, part in nested.items() if name in _field_names(part)), None)
         if owner is None:
             known = sorted(own.union(*map(_field_names, nested.values())))
             raise ConfigError(
                 f"the model has no setting '{name}'.{did_you_mean(name, known)} "
                 f"Known: {', '.join(known)}."
             )
-        nested[owner] = dataclasses.replace(nested[owner], **{name: value})
-    return dataclasses.replace(config, **nested)
+        of_parts.setdefault(owner, {})[name] = value
+    parts = {name: _changed(nested[name], settings) for name, settings in of_parts.items()}
+    return dataclasses.replace(changed, **parts)
+
+
+def _changed(config: Any, settings: dict[str, Any]) -> Any:
+    """Return the dataclass with other settings, which must be of the kind that it declares."""
+    hints = typing.get_type_hints(type(config))
+    for name, value in settings.items():
+        kind = _wrong_kind(value, hints[name])
+        if kind is not None:
+            raise ConfigError(f"{name} ({value!r}) must be {kind}.")
+    return dataclasses.replace(config, **settings)
+
+
+def _wrong_kind(value: object, hint: Any) -> str | None:
+    """Return in words what `hint` wants where `value` is not that; names and parts are checked by their owners."""
+    if hint is bool:
+        return None if isinstance(value, bool) else "true or false"
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if hint is float:
+        return None if is_number else "a number"
+    if hint is int:
+        return None if is_number and isinstance(value, numbers.Integral) else "a whole number"
+    if hint == tuple[int, ...]:
+        is_list = isinstance(value, list | tuple)
+        if is_list and not any(_wrong_kind(item, int) for item in value):
+            return None
+        return "a list of whole numbers, such as [1, 2]"
+    return None
 
 
 def _field_names(config: Any) -> set[str]:
