@@ -102,7 +102,7 @@ def test_steps_are_the_slow_ones_while_the_rate_changes(dtype, is_tensor):
 @pytest.mark.parametrize("shape", [(16, 64), (64, 16), (32, 96)])
 def test_an_update_is_nearly_orthogonal_and_moves_as_far_as_adamw(shape):
     gradient = draw(1, *shape, dtype=torch.float32)
-    (update,) = matrix_updates([1e-4 * gradient])
+    (update,) = matrix_updates([1e-6 * gradient])
     values = torch.linalg.svdvals(update[0]) / (0.2 * math.sqrt(max(shape)))
     assert values.min() > 0.65
     assert values.max() < 1.25
@@ -122,6 +122,24 @@ def test_a_batch_is_made_orthogonal_as_one_by_one():
 
 def test_no_gradient_is_no_step():
     assert torch.equal(orthogonalize(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
+
+
+def test_a_weight_without_a_gradient_stays_and_the_others_move_as_without_it():
+    def step(names: tuple[str, ...]) -> dict[str, nn.Parameter]:
+        shapes = {"first": (4, 4), "last": (4, 4), "bias": (3,), "scale": (3,)}
+        made = {name: nn.Parameter(draw(*shape)) for name, shape in shapes.items()}
+        groups = [{"params": [made["first"], made["last"]], "is_matrix": True},
+                  {"params": [made["bias"], made["scale"]]}]  # fmt: skip
+        for index, name in enumerate(names):
+            made[name].grad = draw(*shapes[name], seed=index + 1)
+        muon(groups).step()
+        return made
+
+    found, whole = step(("last", "scale")), step(("last", "scale", "first", "bias"))
+    for name in ("first", "bias"):
+        assert torch.equal(found[name].detach(), draw(*found[name].shape))
+    for name in ("last", "scale"):
+        assert_close(found[name].detach(), whole[name].detach(), TOLERANCE[torch.float64])
 
 
 def groups_of(method: nn.Module, **changes) -> tuple[list[dict], dict[str, dict]]:
@@ -160,6 +178,18 @@ def test_only_the_inside_of_a_transformer_goes_by_muon(method_name, tie_qk, part
     }
     assert {name for name, number in found.items() if number > 1} == {f"{block}.attn.qkv.weight"}
     assert found[f"{block}.attn.qkv.weight"] == parts
+
+
+def test_embeddings_and_kernels_that_are_no_matrix_are_left_to_adamw():
+    model = nn.Sequential(
+        nn.Linear(4, 4),
+        nn.Embedding(6, 4),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.ConvTranspose2d(4, 4, 3),
+        nn.Linear(4, 1),
+        nn.Conv2d(4, 4, 3),
+    )
+    assert matrices_of(model) == {"5.weight": 1}
 
 
 def test_what_adamw_takes_inside_muon_is_decayed_as_without_it():
