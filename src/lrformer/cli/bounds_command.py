@@ -200,6 +200,7 @@ def print_bounds(report: BoundsReport) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     title = f"Lipschitz constants of {report.model}"
@@ -207,9 +208,9 @@ def print_bounds(report: BoundsReport) -> None:
     table.add_column("module", no_wrap=True)
     on_balls = () if report.local is None else ("F, on balls",)
     for title in ("F, sound", "max, sound", *on_balls, "printed", "measured >="):
-        table.add_column(title, justify="right", min_width=8)
-    # One line a module; on a narrow screen the record and the verdict have the whole reason.
-    table.add_column("why", no_wrap=True, overflow="ellipsis")
+        table.add_column(title, justify="right", min_width=8, no_wrap=True)
+    # The only column that may shrink; on a narrow screen the record and the verdict have the whole reason.
+    table.add_column("why")
     for row in report.rows:
         table.add_row(
             row.name,
@@ -218,7 +219,7 @@ def print_bounds(report: BoundsReport) -> None:
             *([] if row.local is None else [_figure(row.local)]),
             "" if row.printed is None else _figure(row.printed.value),
             "" if row.measured is None else _figure(row.measured),
-            row.frobenius.reason,
+            Text(row.frobenius.reason, no_wrap=True, overflow="ellipsis"),
         )
     console.print(table)
     console.print(report.verdict())
