@@ -150,7 +150,7 @@ def reproduce_table(
     path = record_path or (None if out is None else out / f"{table.name}.json")
     if path is None or (out is None and not is_listing):
         raise ConfigError(
-            "out, the folder of the runs, is missing; only a list from a record needs none."
+            "out, the folder of the runs, is missing: give --out FOLDER, or --list with --record FILE."
         )
     plan = plan_runs(table, rows=rows, num_seeds=num_seeds)
     record = read_table_record(path, table=table.name, data=table.data)
