@@ -167,7 +167,10 @@ def test_no_classes_gives_the_features_that_the_classifier_reads():
         ({"depth": True}, r"depth \(True\) must be a whole number"),
         ({"alpha": "high"}, r"alpha \('high'\) must be a number"),
         ({"tie_qk": 1}, r"tie_qk \(1\) must be true or false"),
-        ({"name": "lrformer_hybrid_32", "widths": 8}, r"widths \(8\) must be a list of whole numbers"),
+        (
+            {"name": "lrformer_hybrid_32", "widths": 8},
+            r"widths \(8\) must be a list of whole numbers",
+        ),
         ({"name": "lrformer_hybrid_32", "widths": [8.5, 8]}, "must be a list of whole numbers"),
         ({"attention": "dot_product", "alpha": 3.0}, "no setting 'alpha'"),
     ],
