@@ -235,11 +235,17 @@ def test_the_constant_of_residual_tokens_multiplies_what_their_layers_stretch():
             nn.init.dirac_(module.weight)
     first, second = embed.blocks[0], embed.blocks[1]
     first.bn1.running_var.fill_(0.25)
+    nn.init.constant_(first.bn2.weight, 5.0)
+    second.bn1.running_var.fill_(1 / 16)
     second.shortcut = nn.Conv2d(2, 2, 1, stride=2, bias=False)
     nn.init.constant_(second.shortcut.weight, 1.0)
     embed.bn.weight.data = torch.tensor([1.0, -3.0])
-    # Twice in the first branch, beside the identity; a shortcut of ones has norm 2, beside its branch.
-    expected = (1 + 2) * (2 + 1) * 3
+    embed.bn.running_var.zero_()
+    embed.bn.eps = 1.0
+    embed.proj.weight.data *= 7
+    # Ten times in the first branch, beside the identity; a shortcut of ones has norm 2, and reads with its
+    # branch what the norm before both has made four times as large.
+    expected = (1 + 2 * 5) * 4 * (2 + 1) * 3 * 7
     assert embedding_constants(embed).frobenius.value == pytest.approx(expected, rel=1e-3)
 
 
