@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from lrformer.core import ConfigError
 from lrformer.core.provenance import checkout_commit, source_digest
 from lrformer.recipes.main_table import main_table
 from lrformer.recipes.optimization import shortened
@@ -107,16 +108,28 @@ def run_candidate(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Run the candidates that the record lacks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--epochs", type=int, default=16)
-    parser.add_argument("--only", default=",".join(CANDIDATES))
+    parser.add_argument("--out", required=True, help="folder of the runs")
+    parser.add_argument("--record", type=Path, required=True, help="file of the figures, as JSON")
+    parser.add_argument("--data", default="cifar10", help="data set or folder (cifar10)")
+    parser.add_argument("--epochs", type=int, default=16, help="of every candidate (16)")
+    parser.add_argument(
+        "--only",
+        default=",".join(CANDIDATES),
+        metavar="NAME,NAME",
+        help=f"the candidates to run (all: {', '.join(CANDIDATES)})",
+    )
     arguments = parser.parse_args()
     names = arguments.only.split(",")
     for name in names:
         if name not in CANDIDATES:
             parser.error(f"no candidate '{name}'; known: {', '.join(CANDIDATES)}")
+    try:
+        _run(names, arguments)
+    except ConfigError as error:
+        parser.error(str(error))
+
+
+def _run(names: list[str], arguments: argparse.Namespace) -> None:
     for name in names:
         with take_in_hand(Path(arguments.out) / f"{name}-{arguments.epochs}") as is_ours:
             if not is_ours or _has(_read(arguments.record), name, arguments.epochs):

@@ -301,9 +301,11 @@ def search_table() -> str:
     ]
     for found in json.loads(path.read_text())["candidates"]:
         optimizer, model, judged = found["optimizer"], found["model"], found["validation"]
+        # Other attentions have neither.
+        sharpness = f"{model['normalizer']}, {model['alpha']:g}" if "alpha" in model else "none"
         lines.append(
-            f"| `{found['name']}` | {optimizer['name']} | {optimizer['lr']:g} | {model['normalizer']}, "
-            f"{model['alpha']:g} | {found['epochs']} | {judged['accuracy']:.3f} | {judged['nll']:.3f} | "
+            f"| `{found['name']}` | {optimizer['name']} | {optimizer['lr']:g} | {sharpness} "
+            f"| {found['epochs']} | {judged['accuracy']:.3f} | {judged['nll']:.3f} | "
             f"{judged['ece']:.3f} |"
         )
     return "\n".join(lines)

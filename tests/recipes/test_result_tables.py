@@ -123,3 +123,6 @@ def test_the_search_lists_what_every_candidate_was_judged_by(pages, tmp_path):
     (tmp_path / "cifar10-main-search.json").write_text(record)
     line = "| `fast` | muon | 0.008 | m, 16 | 12 | 0.941 | 0.190 | 0.018 |"
     assert pages.search_table().splitlines()[-1] == line
+    candidate |= {"name": "plain", "model": {"attention": "dot_product"}}
+    (tmp_path / "cifar10-main-search.json").write_text(json.dumps({"candidates": [candidate]}))
+    assert "| `plain` | muon | 0.008 | none | 12 |" in pages.search_table()
