@@ -74,6 +74,9 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     assert rows["lrformer_gp"].model_overrides == rows["lrformer"].model_overrides
     changed = main_table(alpha=4.0).row("lrformer").experiment.config.model_overrides
     assert changed == {**best().config.model_overrides, "alpha": 4.0}
+    choices = {row.name: " ".join(row.experiment.choices) for row in main_table().rows}
+    assert "LRSA" in choices["lrformer"]
+    assert "LRSA" not in choices["transformer"]
 
 
 def test_a_wrong_recipe_gets_the_nearest_name():

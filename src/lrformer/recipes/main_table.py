@@ -26,6 +26,8 @@ CHOICES = (
     "the paper pretrains on ImageNet and fine-tunes at 224 pixels; this is from scratch, at 32.",
     "residual convolutions make 64 tokens of an image, and the tokens are pooled by a learned average.",
     "TrivialAugment and erasing, Muon, and an average of the weights.",
+)
+LRFORMER_CHOICES = (
     "LRSA with the normalizer m of docs/lipschitz.md, alpha 16.",
     "the Gaussian process is fitted after training, on frozen features; `lrformer_gp` trains it with the rest.",
 )
@@ -52,7 +54,7 @@ def best(*, data: str = "cifar10", method: str = "lrformer") -> Experiment:
             ema_decay=EMA_DECAY,
         ),
         source="section Comparison with State-of-the-art",
-        choices=CHOICES,
+        choices=(*CHOICES, *(LRFORMER_CHOICES if method == "lrformer" else ())),
         num_seeds=1,
     )
 
