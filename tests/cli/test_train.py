@@ -7,7 +7,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from lrformer import training
 from lrformer.cli.main import app, main
+from lrformer.core import ConfigError
 from lrformer.methods import METHODS
 from lrformer.training import OptimizerConfig, TrainConfig, load_run
 from lrformer.training.config import LARGEST_DEFAULT_BATCH, default_batch_size
@@ -64,6 +66,22 @@ def test_several_seeds_make_several_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "warmup"),
+    [((), 5.0), (("--epochs", "2"), 0.2), (("--epochs", "2", "--warmup-epochs", "1"), 1.0)],
+)
+def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch, options, warmup):
+    asked: list[TrainConfig] = []
+
+    def refuse(config: TrainConfig, *_: object, **__: object) -> None:
+        asked.append(config)
+        raise ConfigError("not here")
+
+    monkeypatch.setattr(training, "train", refuse)
+    assert run_main(monkeypatch, "digits", "--recipe", "best", *options, "--out", tmp_path) == 2
+    assert [config.warmup_epochs for config in asked] == [pytest.approx(warmup)]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["digist"], "Did you mean 'digits'"),
@@ -73,6 +91,8 @@ def test_several_seeds_make_several_runs(tmp_path):
         (["digits", "--augment", "stong"], "Did you mean 'strong'"),
         (["digits", "--recipe", "dept6"], "Did you mean 'depth6'"),
         (["digits", "--model-option", "depth"], "NAME=VALUE"),
+        (["digits", "--model-option", "depth=six"], "depth ('six') must be a whole number"),
+        (["digits", "--epochs", "2", "--warmup-epochs", "3"], "None is a tenth of them"),
         (["digits", "--model", "certified_digits"], "--method deterministic"),
         (["digits", "--attention", "dot_product"], "--method deterministic"),
     ],

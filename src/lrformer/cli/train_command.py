@@ -173,10 +173,13 @@ def train(
 ) -> None:
     """Train a model on DATA and keep it, with its posterior and its threshold, in the folder OUT."""
     from lrformer.recipes import seeded_runs
+    from lrformer.recipes.optimization import shortened
     from lrformer.training import RuntimeConfig
     from lrformer.training import train as run_training
 
     config = _begin(recipe, data, method)
+    if epochs is not None:
+        config = shortened(config, epochs)  # with a warm-up that fits, unless one is given
     overrides = {**config.model_overrides, **parse_options(model_option, "--model-option")}
     named = {"attention": attention, "alpha": alpha}
     overrides |= {name: value for name, value in named.items() if value is not None}
@@ -202,7 +205,6 @@ def train(
         **_given(
             model=model,
             start=start,
-            epochs=epochs,
             batch_size=batch_size,
             accumulate=accumulate,
             augment=_augmentation(augment),

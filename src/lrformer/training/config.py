@@ -151,7 +151,8 @@ class TrainConfig:
             )
         if self.warmup_epochs >= self.epochs:
             raise ConfigError(
-                f"warmup_epochs ({self.warmup_epochs:g}) must be below epochs ({self.epochs})."
+                f"warmup_epochs ({self.warmup_epochs:g}) must be below epochs ({self.epochs}); "
+                "None is a tenth of them, at most 5."
             )
 
     @property
