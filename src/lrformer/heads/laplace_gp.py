@@ -102,6 +102,11 @@ class RandomFeaturePosterior(nn.Module):
         self.random_features.calibrate(features)
         self.posterior.reset()
 
+    def stretch(self, factor: float) -> None:
+        """Make the length-scale `factor` times as long; the posterior has to be fitted anew."""
+        self.random_features.input_scale.mul_(factor)
+        self.posterior.reset()
+
     def reset(self) -> None:
         """Forget the precision; call at the start of an epoch."""
         self.posterior.reset()

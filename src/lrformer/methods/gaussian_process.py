@@ -75,9 +75,22 @@ class GaussianProcessMethod(BackboneMethod):
         del generator
         return self.features(x)
 
-    @torch.no_grad()
     def fit_posterior(self, loader: Loader) -> "GaussianProcessMethod":
         """Return self, with the precision summed over `loader` and inverted."""
+        self.calibrate_posterior(loader)
+        return self.sum_posterior(loader)
+
+    @torch.no_grad()
+    def calibrate_posterior(self, loader: Loader) -> None:
+        """Measure the scale of the features of a trained backbone, where the head is fitted to them afterwards."""
+        if isinstance(self.gp, FittedGP) and self.gp.config.feature_scale == "calibrate":
+            with evaluating(self):
+                # Only now do the features have the scale that they will keep.
+                self.gp.calibrate(collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS))
+
+    @torch.no_grad()
+    def sum_posterior(self, loader: Loader) -> "GaussianProcessMethod":
+        """Return self, with the precision summed over `loader` on the scale that is set, and inverted."""
         if self.gp is None:
             return self
         device = next(self.parameters()).device
@@ -85,9 +98,6 @@ class GaussianProcessMethod(BackboneMethod):
         generator = make_generator(0, device)
         kept: list[Tensor] = []
         with evaluating(self):
-            if isinstance(self.gp, FittedGP) and self.gp.config.feature_scale == "calibrate":
-                # Only now do the features have the scale that they will keep.
-                self.gp.calibrate(collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS))
             self.gp.reset()
             for x in inputs(loader, device):
                 features = self.posterior_features(x, generator)

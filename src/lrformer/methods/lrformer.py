@@ -20,14 +20,26 @@ class LRFormerConfig(RandomFeatureGPConfig):
     Attributes:
         head: "gp" (the paper's distance-aware output layer, trained with the backbone), "linear", or
             "fitted": trained as "linear", with a Gaussian process fitted to the features afterwards.
+        choose_length_scale: whether training ends with the choice of the length-scale of a fitted process, with
+            which its variance finds outliers made of validation images best; `length_scale` is then where the search
+            is centred. Features of a trained network lie in clusters, one a class, and the median distance is
+            that between clusters: a process that long sees little of what lies beside them.
     """
 
     head: Literal["gp", "linear", "fitted"] = "gp"
+    choose_length_scale: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.head not in ("gp", "linear", "fitted"):
             raise ConfigError(f"head ('{self.head}') must be 'gp', 'linear' or 'fitted'.")
+        if self.choose_length_scale and (
+            self.head != "fitted" or self.feature_scale != "calibrate"
+        ):
+            raise ConfigError(
+                f"choose_length_scale needs head='fitted' (it is '{self.head}') and "
+                f"feature_scale='calibrate' (it is '{self.feature_scale}')."
+            )
 
 
 @METHODS.register("lrformer")

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from lrformer._version import __version__
-from lrformer.core import seed_everything
+from lrformer.core import seed_everything, to_record
 from lrformer.data import DeviceBatches, Split
 from lrformer.methods import Method, Temperature, create_method
+from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.backbone import (
     BackboneRecord,
     backbone_img_size,
@@ -20,6 +21,11 @@ from lrformer.training.backbone import (
 )
 from lrformer.training.claim import claim_folder
 from lrformer.training.config import RuntimeConfig, TrainConfig, default_batch_size
+from lrformer.training.length_scale import (
+    LengthScaleChoice,
+    check_length_scale,
+    choose_length_scale,
+)
 from lrformer.training.loop import Training
 from lrformer.training.processes import start_accelerator
 from lrformer.training.run_folder import (
@@ -70,6 +76,7 @@ def train(
     check_batch_size(config, train_split, world_size=accelerator.num_processes)
     seed_everything(config.seed)
     method, record, img_size = _create(config, train_split)
+    check_length_scale(method, train_split)
     run_config = RunConfig(
         train=config,
         backbone=record,
@@ -136,7 +143,7 @@ def _finish(training: Training) -> None:
     config, method, accelerator = training.config, training.method, training.accelerator
     method.eval()
     with training.uncompiled():
-        method.fit_posterior(PlainLoader(training.batches, share=True))
+        choice = _fit_posterior(training)
         predictive, labels = predict_split(method, training.val_batches)
     decision = fit_decision(
         method, predictive, labels, true_positive_rate=config.true_positive_rate
@@ -150,12 +157,27 @@ def _finish(training: Training) -> None:
             "training",
             {
                 **_circumstances(training, training.batches),
+                **({} if choice is None else {"length_scale": to_record(choice)}),
                 "validation": describe_predictions(predictive, labels),
                 "validation_calibrated": describe_predictions(calibrated, labels),
             },
         )
         remove_state(training.folder)
     accelerator.wait_for_everyone()
+
+
+def _fit_posterior(training: Training) -> LengthScaleChoice | None:
+    """Fit the posterior of a trained method, and return the length-scale if that was left to be chosen."""
+    method, loader = training.method, PlainLoader(training.batches, share=True)
+    if not isinstance(method, GaussianProcessMethod):
+        method.fit_posterior(loader)
+        return None
+    # Every process looks at the same inputs here, so that all have the same scale.
+    whole = PlainLoader(training.batches, share=False)
+    method.calibrate_posterior(whole)
+    choice = choose_length_scale(method, whole, training.val_batches)
+    method.sum_posterior(loader)
+    return choice
 
 
 def _circumstances(training: Training, batches: DeviceBatches) -> dict[str, Any]:

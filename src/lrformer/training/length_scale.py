@@ -1,0 +1,106 @@
+"""The length-scale of a process that is fitted to frozen features, chosen on outliers made of validation images."""
+
+import copy
+import math
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, distributed
+
+from lrformer.core import ConfigError
+from lrformer.data import DeviceBatches, Split
+from lrformer.data.outliers import make_outliers
+from lrformer.methods import LRFormer, Method
+from lrformer.methods.base import Loader, collect_features, evaluating
+from lrformer.metrics import detection_metrics
+from lrformer.training.splits import validation_batches
+
+# From an eighth of the length-scale that the config names to twice that, in steps of the root of two.
+FACTORS = tuple(2 ** (step / 2) for step in range(-6, 3))
+# Inverted images are not among them: Solarize shows such images to a network in training.
+KINDS = ("shuffled", "mixed")
+NUM_TRAINING_FEATURES = 8192
+NUM_VALIDATION_IMAGES = 4096
+FEATURES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthScaleChoice:
+    """What was tried, by how well the variance found made outliers (AUPR, mean over their kinds), and what was taken."""
+
+    length_scale: float
+    tried: dict[str, float]
+
+
+def wants_length_scale(method: Method) -> bool:
+    """Return whether `method` leaves its length-scale to `choose_length_scale`."""
+    return isinstance(method, LRFormer) and method.config.choose_length_scale
+
+
+def check_length_scale(method: Method, split: Split) -> None:
+    """Raise before training where outliers cannot be made of the data."""
+    if wants_length_scale(method) and not split.is_image:
+        raise ConfigError(
+            f"choose_length_scale needs images, of which outliers can be made; {split.name} holds points. "
+            "Leave it out."
+        )
+
+
+@torch.no_grad()
+def choose_length_scale(
+    method: Method, loader: Loader, known: DeviceBatches
+) -> LengthScaleChoice | None:
+    """Set the length-scale of a trained method's process, whose features are calibrated; its posterior is then stale.
+
+    Args:
+        loader: training data; a part of them is enough to compare length-scales.
+        known: the validation split; None is returned for a method that does not want the choice.
+    """
+    if not isinstance(method, LRFormer) or not wants_length_scale(method):
+        return None
+    gp = method.gp
+    assert gp is not None
+    rows = np.random.default_rng(0).permutation(len(known.split))[:NUM_VALIDATION_IMAGES]
+    images = known.split.take(np.sort(rows))
+    with evaluating(method):
+        trained = collect_features(method, loader, limit=NUM_TRAINING_FEATURES)
+        inside = _features(method, images, like=known)
+        outside = [_features(method, make_outliers(images, kind), like=known) for kind in KINDS]
+    found: dict[float, float] = {}
+    for factor in FACTORS:
+        tried = copy.deepcopy(gp)
+        tried.stretch(factor)
+        for part in trained.split(FEATURES_AT_ONCE):
+            tried.update(part)
+        tried.refresh()
+        scores = tried.variance(inside).double().cpu()
+        found[factor] = fmean(
+            detection_metrics(scores, tried.variance(other).double().cpu()).aupr_ood_positive
+            for other in outside
+        )
+    # Of equally good ones the nearest to the config's.
+    best = max(found, key=lambda factor: (found[factor], -abs(math.log(factor))))
+    best = _agreed(best, known.device)
+    gp.stretch(best)
+    start = gp.config.length_scale
+    return LengthScaleChoice(
+        length_scale=start * best,
+        tried={f"{start * factor:.3g}": round(aupr, 6) for factor, aupr in found.items()},
+    )
+
+
+def _features(method: LRFormer, split: Split, *, like: DeviceBatches) -> Float[Tensor, "b e"]:
+    batches = validation_batches(split, image_size=like.image_size, device=like.device)
+    return torch.cat([method.features(batch.inputs).float() for batch in batches.epoch()])
+
+
+def _agreed(factor: float, device: torch.device) -> float:
+    """Return what the first process has chosen: rounding may differ between them."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return factor
+    value = torch.tensor(factor, device=device)
+    distributed.broadcast(value, src=0)
+    return value.item()
