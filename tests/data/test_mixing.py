@@ -79,6 +79,8 @@ def test_a_share_of_the_images_is_mixed_and_those_as_if_all_were(mixup, cutmix):
     assert torch.equal(kept[~is_own], shares[~is_own])
     # One is a draw of its own: shares of those that are mixed are spread like all shares.
     assert stats.ks_2samp(kept[~is_own].numpy(), shares.numpy()).pvalue > 1e-3
+    is_cut = ((mixed == own) | (mixed == other)).flatten(1).all(dim=1)[~is_own].float().mean()
+    assert abs(is_cut - cutmix / (mixup + cutmix)) < 0.2
     nothing, kept = mix_images(own, other, _keys(400), **tables, probability=0.0)
     assert torch.equal(nothing, own)
     assert kept.eq(1).all()
