@@ -19,10 +19,7 @@ from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
 RESULTS = Path(__file__).parent / "results"
 DATA = "cifar10"
 NAMES = ("ablation", "attentions", "alpha", "main", "references")
-WANTED_SEEDS = 3
-# Their runs take longer than the three minutes up to which three seeds are asked for.
-LONG_TABLES = ("main", "references")
-PRINTED_TITLES = {"lrformer": "LRFormer", "deterministic": "WRN-28-10", "sngp": "SNGP"}
+PRINTED_TITLES = {"main": {}, "references": {"deterministic": "WRN-28-10", "sngp": "SNGP"}}
 README_COLUMNS = ("accuracy", "nll", "ece", "aupr:svhn", "aupr:cifar100")
 
 
@@ -54,7 +51,8 @@ def _variant(table: Table, record: TableRecord, variant: dict[str, Any]) -> str:
     rows = summarize(table, record, variant=variant)
     made = [row for row in rows if row.runs]
     words = describe_variant(variant) or "as the recipe has it"
-    parts = [f"**{words[0].upper()}{words[1:]}.** {_circumstances(made)}"]
+    when = " After the temperature." if table.is_calibrated else ""
+    parts = [f"**{words[0].upper()}{words[1:]}.**{when} {_circumstances(made)}"]
     if made:
         parts += [figures_table(made), claims_table(table, made), sentences(table, made)]
         if table.name == "attentions":
@@ -190,11 +188,9 @@ def _left(
     """Return the failed runs and the rows that lack seeds."""
     failed = [run for run in record.runs if run.variant == variant and not run.is_finished]
     lines = [f"- Failed: {run.row}, seed {run.seed}: {run.error}" for run in failed]
-    is_long = table.name in LONG_TABLES or variant.get("pixels") == 224
-    wanted = 1 if is_long else WANTED_SEEDS
-    short = [row for row in rows if row.num_seeds < wanted]
+    short = [row for row in rows if row.num_seeds < table.num_seeds]
     if short:
-        names = ", ".join(f"{row.row.name} ({row.num_seeds} of {wanted})" for row in short)
+        names = ", ".join(f"{row.row.name} ({row.num_seeds} of {table.num_seeds})" for row in short)
         lines.append(f"- Still to be run: {names}.")
     return "\n".join(lines)
 
@@ -237,8 +233,9 @@ def readme_table() -> str:
             made = [row for row in summarize(table, record, variant=variant) if row.runs]
             for row in made:
                 if row.row.printed:
-                    title = f"{PRINTED_TITLES[row.row.name]}, printed in {table.place}"
-                    lines.append(_readme_line(title, row, "paper"))
+                    system = PRINTED_TITLES[name].get(row.row.name, "LRFormer")
+                    line = _readme_line(f"{system}, printed in {table.place}", row, "paper")
+                    lines += [] if line in lines else [line]
                 words = describe_variant(variant)
                 title = f"{row.row.title}{f' ({words})' if words else ''}"
                 lines.append(_readme_line(title, row, "ours"))

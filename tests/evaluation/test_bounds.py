@@ -11,7 +11,7 @@ from lrformer.core import ConfigError
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant
 from lrformer.evaluation.bound_measurements import _Prefix
 from lrformer.evaluation.bounds import bounds
-from lrformer.heads import RandomFeatureGP
+from lrformer.heads import FittedGP, RandomFeatureGP
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig
 from lrformer.models import ConvTokens, PatchTokens, ResidualTokens, ViTConfig, create_model
 from lrformer.models.certified import CertifiedConfig
@@ -296,6 +296,12 @@ def test_a_random_feature_head_is_bounded_by_theorem_12():
     with torch.no_grad():
         outputs, moved = head(x), head(x + 1e-6)
     assert float((outputs - moved).norm(dim=1).max()) / (1e-6 * math.sqrt(6)) <= constant
+
+
+def test_a_process_fitted_afterwards_leaves_the_constant_of_the_linear_head():
+    head = FittedGP(6, 3, RandomFeatureGPConfig(feature_scale="calibrate"))
+    sigma = float(torch.linalg.matrix_norm(head.linear.weight.detach(), ord=2))
+    assert head_constant(head).frobenius.value == pytest.approx(sigma, rel=1e-6)
 
 
 def test_a_method_with_backbone_and_head_is_read_as_one_model():

@@ -69,7 +69,9 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     rows = {row.name: row.experiment.config for row in main_table(data="svhn").rows}
     assert create_experiment("best", data="svhn").config == rows["lrformer"]
     assert best(data="svhn", method="deterministic").config == rows["transformer"]
-    assert rows["lrformer"].method_overrides["head"] == "fitted"
+    assert rows["lrformer"].method_overrides["choose_length_scale"]
+    median = {"head": "fitted", "feature_scale": "calibrate"}
+    assert rows["lrformer_median"].method_overrides == median
     assert rows["lrformer_gp"].method_overrides == {}
     assert rows["lrformer_gp"].model_overrides == rows["lrformer"].model_overrides
     changed = main_table(alpha=4.0).row("lrformer").experiment.config.model_overrides

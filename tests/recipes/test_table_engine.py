@@ -220,7 +220,7 @@ def test_a_listing_of_a_record_needs_no_folder(made, data, tmp_path):
     listed = reproduce_table(table, None, record_path=path, num_seeds=1, how=HOW, is_listing=True)
     assert [standing.status for standing in listed.standings] == ["missing", "finished"]
     for given in ({"is_listing": True}, {"record_path": path}):
-        with pytest.raises(ConfigError, match="is missing; only a list from a record"):
+        with pytest.raises(ConfigError, match="is missing: give --out FOLDER"):
             reproduce_table(table, None, num_seeds=1, how=HOW, **given)
 
 

@@ -7,7 +7,15 @@ import pytest
 from lrformer.core import ConfigError
 from lrformer.methods import METHODS
 from lrformer.models import PRESETS, override
-from lrformer.recipes import TABLES, ablation, alpha_table, attentions, main_table, references
+from lrformer.recipes import (
+    TABLES,
+    ablation,
+    alpha_table,
+    attentions,
+    main_table,
+    plan_runs,
+    references,
+)
 from lrformer.recipes.optimization import shortened
 from lrformer.recipes.table import describe_variant, table_columns, variant_slug
 
@@ -128,3 +136,11 @@ def test_folders_of_variants_are_plain_names():
 def test_a_wrong_row_gets_the_nearest_name():
     with pytest.raises(ConfigError, match="Did you mean 'transformer'"):
         ablation().row("transforme")
+
+
+def test_long_runs_are_made_once_and_short_ones_three_times():
+    seeds = {table.name: table.num_seeds for table in ALL}
+    assert seeds == {"ablation": 3, "attentions": 3, "alpha": 3, "main": 1, "references": 1}
+    assert ablation(pixels=224).num_seeds == 1
+    assert len(plan_runs(main_table())) == len(main_table().rows)
+    assert len(plan_runs(main_table(), num_seeds=2)) == 2 * len(main_table().rows)

@@ -57,7 +57,12 @@ def _command(table: str) -> Any:
         rows: Annotated[
             str | None, typer.Option(help="Some rows, with commas.", show_default="all")
         ] = None,
-        seeds: Annotated[int, typer.Option(min=1, help="Runs of every row.")] = 3,
+        seeds: Annotated[
+            int | None,
+            typer.Option(
+                min=1, help="Runs of every row.", show_default="3, or 1 where a run takes minutes"
+            ),
+        ] = None,
         epochs: Annotated[
             int | None, typer.Option(min=1, help="Of every run.", show_default="the source's")
         ] = None,
@@ -123,7 +128,7 @@ def _command(table: str) -> Any:
             device=device,
             is_compiling=compile_model,
             draws=draws,
-            command=_words(made, seeds),
+            command=_words(made, seeds or made.num_seeds),
         )
         result = reproduce_table(
             made,

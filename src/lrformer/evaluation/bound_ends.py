@@ -6,7 +6,7 @@ from torch import nn
 
 from lrformer.evaluation.bound_modules import Constants, linear_constants, same, unknown
 from lrformer.evaluation.bound_structure import Structure
-from lrformer.heads import RandomFeatureGP
+from lrformer.heads import FittedGP, RandomFeatureGP
 from lrformer.lipschitz import layers as constants
 from lrformer.lipschitz import spectral_norm
 from lrformer.models.residual_tokenizer import ResidualEmbed
@@ -83,4 +83,6 @@ def head_constant(module: nn.Module) -> Constants:
         if math.isnan(value):
             return same(math.inf, "the scale of the random features is not calibrated yet")
         return same(value, "theorem 12, mean logits")
+    if isinstance(module, FittedGP):
+        return same(spectral_norm(module.linear.weight), "spectral norm, mean logits")
     return linear_constants(module)

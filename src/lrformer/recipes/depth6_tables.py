@@ -61,6 +61,7 @@ def ablation(
         printed_on=printed_on(ABLATION, data),
         baseline="transformer",
         pivot="transformer",
+        num_seeds=_num_seeds(pixels),
         variant=_variant(optimizer, pixels, alpha),
     )
 
@@ -98,6 +99,7 @@ def attentions(
         printed_on=printed_on(ATTENTIONS, data),
         baseline="dot_product",
         pivot="dot_product",
+        num_seeds=_num_seeds(pixels),
         variant=_variant(optimizer, pixels, alpha),
     )
 
@@ -131,6 +133,7 @@ def alpha_table(*, data: str = "cifar10", optimizer: str | None = None, pixels: 
         printed_on=printed_on(ALPHA, data),
         baseline="dot_product",
         pivot=f"alpha_{BEST_PRINTED_ALPHA:g}",
+        num_seeds=_num_seeds(pixels),
         variant=_variant(optimizer, pixels, None),
     )
 
@@ -156,6 +159,10 @@ def _attention_rows(
 
 def _with_attention(config: Any, **overrides: Any) -> Any:
     return dataclasses.replace(config, model_overrides={**config.model_overrides, **overrides})
+
+
+def _num_seeds(pixels: int) -> int:
+    return 3 if pixels == 32 else 1
 
 
 def _variant(optimizer: str, pixels: int, alpha: float | None) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class Table:
         printed_on: the data that they are printed for; figures for other data are shown, not subtracted.
         baseline: the row of the plain transformer: the same recipe, budget and seeds.
         pivot: the row against which the source reads its own differences.
+        num_seeds: how many runs make a row, unless told otherwise: three, or one where a run takes minutes.
         variant: what was chosen of the settings that the rows share, in a few words for a reader.
         is_calibrated: whether its figures are read after the temperature; the paper has none.
     """
@@ -81,6 +82,7 @@ class Table:
     printed_on: str
     baseline: str
     pivot: str
+    num_seeds: int = 3
     variant: dict[str, Any] = field(default_factory=dict)
     is_calibrated: bool = False
 

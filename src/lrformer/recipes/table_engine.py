@@ -68,9 +68,10 @@ class Reproduction:
 
 
 def plan_runs(
-    table: Table, *, rows: Sequence[str] | None = None, num_seeds: int = 3
+    table: Table, *, rows: Sequence[str] | None = None, num_seeds: int | None = None
 ) -> list[PlannedRun]:
     """Return the runs in their order: every row of a seed, then the next seed."""
+    num_seeds = table.num_seeds if num_seeds is None else num_seeds
     if num_seeds < 1:
         raise ConfigError(f"seeds ({num_seeds}) must be at least 1.")
     chosen = table.rows if rows is None else tuple(table.row(name) for name in dict.fromkeys(rows))
@@ -118,7 +119,7 @@ def reproduce_table(
     *,
     record_path: Path | None = None,
     rows: Sequence[str] | None = None,
-    num_seeds: int = 3,
+    num_seeds: int | None = None,
     how: Circumstances | None = None,
     time_limit: float | None = None,
     is_retrying: bool = False,
