@@ -1,5 +1,9 @@
 """The length-scale of a fitted process is the one that finds made outliers best, and is kept with the run."""
 
+import dataclasses
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +14,7 @@ from lrformer.methods import create_method
 from lrformer.models import create_model
 from lrformer.training import TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_json
-from lrformer.training.length_scale import FACTORS, choose_length_scale
+from lrformer.training.length_scale import FACTORS, check_length_scale, choose_length_scale
 from lrformer.training.splits import validation_batches
 from tests.training.small import QUIET, small, weights
 
@@ -35,6 +39,14 @@ def test_a_run_keeps_the_best_of_what_was_tried_and_predicts_with_it(tmp_path):
     assert torch.equal(ours.logits.argmax(-1), median.logits.argmax(-1))
     assert not torch.allclose(ours.variance, median.variance)
     assert torch.equal(load_run(tmp_path / "chosen").predict(images).variance, ours.variance)
+
+
+def test_a_variance_for_each_class_is_judged_by_its_mean(tmp_path):
+    config = small(method_overrides={**CHOSEN, "likelihood": "softmax"}, epochs=1)
+    run = train(config, tmp_path, runtime=QUIET)
+    found = read_json(tmp_path / "metrics.json")["training"]["length_scale"]
+    assert all(0 < aupr <= 1 for aupr in found["tried"].values())
+    assert run.method.gp.posterior.precision.shape[0] == 4
 
 
 def test_the_same_run_makes_the_same_choice(tmp_path):
@@ -105,6 +117,11 @@ def test_it_is_refused_where_it_cannot_be_made(tmp_path):
     with pytest.raises(ConfigError, match="choose_length_scale needs images"):
         train(config, tmp_path / "points", runtime=QUIET)
     assert not (tmp_path / "points").exists()
+    make = partial(create_model, "lrformer_digits", num_classes=0)
+    method = create_method("lrformer", make, 10, **CHOSEN)
+    tiny = dataclasses.replace(load_dataset("digits"), x=np.zeros((9, 3, 8, 1), np.uint8))
+    with pytest.raises(ConfigError, match="at least 4 pixels a side; those of digits/train have 3"):
+        check_length_scale(method, tiny)
 
 
 def test_a_stretched_process_sees_inputs_as_much_nearer():

@@ -12,7 +12,8 @@ from torch import Tensor, distributed
 
 from lrformer.core import ConfigError
 from lrformer.data import DeviceBatches, Split
-from lrformer.data.outliers import make_outliers
+from lrformer.data.outliers import NUM_BLOCKS, make_outliers
+from lrformer.heads import RandomFeaturePosterior
 from lrformer.methods import LRFormer, Method
 from lrformer.methods.base import Loader, collect_features, evaluating
 from lrformer.metrics import detection_metrics
@@ -42,10 +43,18 @@ def wants_length_scale(method: Method) -> bool:
 
 def check_length_scale(method: Method, split: Split) -> None:
     """Raise before training where outliers cannot be made of the data."""
-    if wants_length_scale(method) and not split.is_image:
+    if not wants_length_scale(method):
+        return
+    if not split.is_image:
         raise ConfigError(
             f"choose_length_scale needs images, of which outliers can be made; {split.name} holds points. "
             "Leave it out."
+        )
+    side = min(split.x.shape[1:3])
+    if side < NUM_BLOCKS:
+        raise ConfigError(
+            f"choose_length_scale needs images of at least {NUM_BLOCKS} pixels a side; those of {split.name} "
+            f"have {side}. Leave it out."
         )
 
 
@@ -76,10 +85,9 @@ def choose_length_scale(
         for part in trained.split(FEATURES_AT_ONCE):
             tried.update(part)
         tried.refresh()
-        scores = tried.variance(inside).double().cpu()
+        scores = _scores(tried, inside)
         found[factor] = fmean(
-            detection_metrics(scores, tried.variance(other).double().cpu()).aupr_ood_positive
-            for other in outside
+            detection_metrics(scores, _scores(tried, other)).aupr_ood_positive for other in outside
         )
     # Of equally good ones the nearest to the config's.
     best = max(found, key=lambda factor: (found[factor], -abs(math.log(factor))))
@@ -95,6 +103,12 @@ def choose_length_scale(
 def _features(method: LRFormer, split: Split, *, like: DeviceBatches) -> Float[Tensor, "b e"]:
     batches = validation_batches(split, image_size=like.image_size, device=like.device)
     return torch.cat([method.features(batch.inputs).float() for batch in batches.epoch()])
+
+
+def _scores(head: RandomFeaturePosterior, features: Tensor) -> Float[Tensor, " b"]:
+    """Return one variance for each input; with one for each class, their mean, as predictions are ranked."""
+    variance = head.variance(features)
+    return (variance if variance.ndim == 1 else variance.mean(-1)).double().cpu()
 
 
 def _agreed(factor: float, device: torch.device) -> float:
