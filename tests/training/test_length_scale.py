@@ -12,7 +12,7 @@ from lrformer.data import load_dataset
 from lrformer.heads import RandomFeatureGPConfig
 from lrformer.methods import create_method
 from lrformer.models import create_model
-from lrformer.training import TrainConfig, load_run, train
+from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_json
 from lrformer.training.length_scale import FACTORS, check_length_scale, choose_length_scale
 from lrformer.training.splits import validation_batches
@@ -122,6 +122,15 @@ def test_it_is_refused_where_it_cannot_be_made(tmp_path):
     tiny = dataclasses.replace(load_dataset("digits"), x=np.zeros((9, 3, 8, 1), np.uint8))
     with pytest.raises(ConfigError, match="at least 4 pixels a side; those of digits/train have 3"):
         check_length_scale(method, tiny)
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_makes_the_choice_too(tmp_path):
+    runtime = RuntimeConfig(device="cuda", quiet=True)
+    run = train(small(method_overrides=CHOSEN), tmp_path, runtime=runtime)
+    found = read_json(tmp_path / "metrics.json")["training"]["length_scale"]
+    assert found["tried"][f"{found['length_scale']:.3g}"] == max(found["tried"].values())
+    assert run.predict(torch.zeros(2, 8, 8, 1, dtype=torch.uint8)).variance.isfinite().all()
 
 
 def test_a_stretched_process_sees_inputs_as_much_nearer():
