@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lrformer.core import ConfigError
 from lrformer.models.tokenizer import Tokenizer, check_images
-from lrformer.models.wide_resnet import WideBlock
+from lrformer.models.wide_resnet import wide_stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +50,12 @@ class ResidualEmbed(Tokenizer):
         super().__init__()
         self.in_chans = config.in_chans
         self.num_halvings = len(config.widths)
-        width = config.widths[0]
-        self.conv = nn.Conv2d(config.in_chans, width, 3, padding=1, bias=False)
-        blocks: list[nn.Module] = []
-        for stage, (next_width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
-            for index in range(depth):
-                stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(WideBlock(width, next_width, stride=stride, drop_rate=0.0))
-                width = next_width
-        self.blocks = nn.Sequential(*blocks)
-        self.bn = nn.BatchNorm2d(width)
+        first, last = config.widths[0], config.widths[-1]
+        self.conv = nn.Conv2d(config.in_chans, first, 3, padding=1, bias=False)
+        self.blocks = wide_stages(first, config.widths, config.depths)
+        self.bn = nn.BatchNorm2d(last)
         self.act = nn.ReLU()
-        self.proj = nn.Conv2d(width, embed_dim, 3, stride=2, padding=1)
+        self.proj = nn.Conv2d(last, embed_dim, 3, stride=2, padding=1)
         self.set_input_size(config.img_size)
 
     def reset_parameters(self) -> None:

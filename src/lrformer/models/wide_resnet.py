@@ -1,5 +1,6 @@
 """Wide residual networks: the backbone of the paper's tables 1 and 2 (WRN-28-10, 36.5M parameters)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,19 @@ class WideBlock(nn.Module):
         return identity + self.conv2(out)
 
 
+def wide_stages(
+    in_width: int, widths: Sequence[int], depths: Sequence[int], *, drop_rate: float = 0.0
+) -> nn.Sequential:
+    """Return the blocks of all stages; each stage after the first halves the side of the feature map."""
+    blocks: list[nn.Module] = []
+    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        for index in range(depth):
+            stride = 2 if stage > 0 and index == 0 else 1
+            blocks.append(WideBlock(in_width, width, stride=stride, drop_rate=drop_rate))
+            in_width = width
+    return nn.Sequential(*blocks)
+
+
 class WideResNet(nn.Module):
     """WRN-`depth`-`widen_factor`; `num_classes=0` gives the pooled features."""
 
@@ -77,14 +91,8 @@ class WideResNet(nn.Module):
         self.num_features = widths[-1]
 
         self.conv1 = nn.Conv2d(config.in_chans, 16, 3, padding=1, bias=False)
-        blocks: list[nn.Module] = []
-        in_width = 16
-        for stage, width in enumerate(widths):
-            for index in range((config.depth - 4) // 6):
-                stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(WideBlock(in_width, width, stride=stride, drop_rate=config.drop_rate))
-                in_width = width
-        self.blocks = nn.Sequential(*blocks)
+        depths = [(config.depth - 4) // 6] * len(widths)
+        self.blocks = wide_stages(16, widths, depths, drop_rate=config.drop_rate)
         self.bn = nn.BatchNorm2d(self.num_features)
         self.act = nn.ReLU()
         self.fc = nn.Identity()
