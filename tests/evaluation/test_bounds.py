@@ -13,20 +13,28 @@ from lrformer.evaluation.bound_measurements import _Prefix
 from lrformer.evaluation.bounds import bounds
 from lrformer.heads import FittedGP, RandomFeatureGP
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig
-from lrformer.models import ConvTokens, PatchTokens, ResidualTokens, ViTConfig, create_model
+from lrformer.models import (
+    ConvTokens,
+    PatchTokens,
+    ResidualTokens,
+    ViTConfig,
+    create_model,
+    override,
+)
 from lrformer.models.certified import CertifiedConfig
 
 
-def small(**settings):
-    torch.manual_seed(0)
+def small_config(**settings):
     defaults = {"embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 4, "mlp_ratio": 2.0}
     tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)
     overrides = defaults | {"tokens": tokens, "global_pool": "avg"} | settings
     attention = overrides.pop("attention", "lrsa")
-    model = ViTConfig(**overrides)
-    from lrformer.models import override
+    return override(ViTConfig(**overrides), {"attention": attention})
 
-    model = override(model, {"attention": attention}).build().double()
+
+def small(**settings):
+    torch.manual_seed(0)
+    model = small_config(**settings).build().double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -61,7 +69,7 @@ def test_nothing_measured_passes_a_bound(norm, attention):
     assert attn.measured is not None
     assert attn.entropy is not None
     assert (attn.smallest_ratio is not None) == attention.startswith("lrsa")
-    assert (attn.printed is not None) == attention.startswith("lrsa")
+    assert (attn.printed is not None) == (attention == "lrsa")
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -247,6 +255,12 @@ def test_the_constant_of_residual_tokens_multiplies_what_their_layers_stretch():
     # branch what the norm before both has made four times as large.
     expected = (1 + 2 * 5) * 4 * (2 + 1) * 3 * 7
     assert embedding_constants(embed).frobenius.value == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_length_free_alpha_is_none_that_the_paper_speaks_of():
+    model = override(small_config(depth=1), {"length_free": True}).build().double()
+    report = bounds(model, images(2), num_steps=1)
+    assert next(row for row in report.rows if row.name == "blocks.0.attn").printed is None
 
 
 def test_progress_names_what_is_measured_and_counts_to_the_end():

@@ -226,9 +226,14 @@ def unwrap_attention(module: nn.Module) -> nn.Module:
 
 
 def printed_attention(module: nn.Module, x_norm: float) -> Bound | None:
-    """Return the paper's L_LRSA of the head for which it is largest, at an input of this norm."""
+    """Return the paper's L_LRSA of the head for which it is largest, at an input of this norm.
+
+    None for another attention, and for LRSA with another normalizer than the paper's, of which it says nothing.
+    """
     heads = head_weights(module)
     if heads is None or not isinstance(module, LRSA):
+        return None
+    if module.normalizer != "paper" or module.length_free:
         return None
     key = heads.query if heads.key is None else heads.key
     alphas = module.effective_alpha().detach().tolist()
