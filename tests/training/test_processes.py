@@ -1,14 +1,16 @@
 """Two processes on the CPU give the weights and the posterior of one."""
 
+import dataclasses
 import os
 import socket
 from pathlib import Path
 
+import pytest
 import torch
 from torch import distributed, multiprocessing
 
 from lrformer.data import SHIFT_AND_FLIP
-from lrformer.training import train
+from lrformer.training import TrainConfig, train
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, flat, small
 
@@ -26,7 +28,19 @@ CONFIG = small(
 )
 
 
-def run_process(rank: int, folder: str, port: int) -> None:
+FITTED = dataclasses.replace(
+    CONFIG,
+    epochs=1,
+    method_overrides={
+        "num_random_features": 32,
+        "head": "fitted",
+        "feature_scale": "calibrate",
+        "choose_length_scale": True,
+    },
+)
+
+
+def run_process(rank: int, folder: str, port: int, config: TrainConfig) -> None:
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank),
@@ -37,7 +51,7 @@ def run_process(rank: int, folder: str, port: int) -> None:
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
-    train(CONFIG, folder, runtime=QUIET)
+    train(config, folder, runtime=QUIET)
     assert distributed.get_world_size() == NUM_PROCESSES
     distributed.destroy_process_group()
 
@@ -48,11 +62,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_two_processes_give_the_run_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [CONFIG, FITTED], ids=["trained", "fitted"])
+def test_two_processes_give_the_run_of_one(tmp_path: Path, config: TrainConfig) -> None:
     multiprocessing.spawn(
-        run_process, args=(str(tmp_path / "two"), free_port()), nprocs=NUM_PROCESSES
+        run_process, args=(str(tmp_path / "two"), free_port(), config), nprocs=NUM_PROCESSES
     )
-    train(CONFIG, tmp_path / "one", runtime=QUIET)
+    train(config, tmp_path / "one", runtime=QUIET)
     for name in ("model.safetensors", "posterior.safetensors"):
         one, two = (flat(tmp_path / run, name) for run in ("one", "two"))
         assert_close(two, one, 1e-5)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -54,11 +55,12 @@ def measure(
     A module is measured at the tokens that really enter it; a name that is no submodule, or a module
     that takes more than one tensor, is left out.
     """
-    steps = iter(range(1 + len(places) + len(modules)))
+    total = 1 + len(places) + len(modules)
+    done = count()
 
     def tell(name: str) -> None:
         if progress is not None:
-            progress(name, next(steps), 1 + len(places) + len(modules))
+            progress(name, next(done), total)
 
     if x.shape[0] == 0:
         raise ConfigError("x must hold at least one input to measure at.")

@@ -66,12 +66,8 @@ class ResidualEmbed(Tokenizer):
 
     def set_input_size(self, img_size: int) -> None:
         """Take pictures of another size from now on."""
-        side = img_size
-        for _ in range(self.num_halvings):
-            side = (side + 1) // 2
         self.img_size = img_size
-        self.grid_size = (side, side)
-        self.num_tokens = side * side
+        self.set_grid(img_size, num_halvings=self.num_halvings)
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b n e"]:
         """Return one token for each position of the last feature map, row by row."""

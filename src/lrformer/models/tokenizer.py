@@ -59,6 +59,13 @@ class Tokenizer(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the weights anew where this tokenizer needs others than the rest of the model."""
 
+    def set_grid(self, side: int, *, num_halvings: int = 0) -> None:
+        """Set how many tokens there are: a square of `side`, halved this often, each time rounded up."""
+        for _ in range(num_halvings):
+            side = (side + 1) // 2
+        self.grid_size = (side, side)
+        self.num_tokens = side * side
+
     def set_input_size(self, img_size: int) -> None:
         """Take pictures of another size from now on."""
         raise ConfigError(
@@ -83,9 +90,7 @@ class PatchEmbed(Tokenizer):
                 f"img_size ({img_size}) must be a multiple of patch_size ({self.patch_size})."
             )
         self.img_size = img_size
-        side = img_size // self.patch_size
-        self.grid_size = (side, side)
-        self.num_tokens = side * side
+        self.set_grid(img_size // self.patch_size)
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b n e"]:
         """Return one token for each patch, row by row."""
@@ -115,12 +120,8 @@ class ConvEmbed(Tokenizer):
 
     def set_input_size(self, img_size: int) -> None:
         """Take pictures of another size from now on."""
-        side = img_size
-        for _ in self.convs:
-            side = (side + 1) // 2
         self.img_size = img_size
-        self.grid_size = (side, side)
-        self.num_tokens = side * side
+        self.set_grid(img_size, num_halvings=len(self.convs))
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b n e"]:
         """Return one token for each position of the last feature map, row by row."""

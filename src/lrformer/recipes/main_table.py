@@ -5,6 +5,7 @@ from typing import Any
 
 from lrformer.data import AugmentConfig
 from lrformer.recipes.experiment import RECIPES, Experiment
+from lrformer.recipes.paper import plain_overrides
 from lrformer.recipes.printed import SOTA, printed_on, printed_row
 from lrformer.recipes.table import TABLES, Table, TableRow
 from lrformer.training import OptimizerConfig, TrainConfig
@@ -38,15 +39,14 @@ LRFORMER_CHOICES = (
 @RECIPES.register("best")
 def best(*, data: str = "cifar10", method: str = "lrformer") -> Experiment:
     """Return the recipe of the best single model for small images; other methods have plain attention."""
-    attention = ATTENTION if method == "lrformer" else {"attention": "dot_product"}
-    dropout = {"proj_drop_rate": 0.1} if method in ("mc_dropout", "mcd_gp") else {}
+    own = ATTENTION if method == "lrformer" else plain_overrides(method)
     return Experiment(
         name="best",
         config=TrainConfig(
             data=data,
             val_fraction=VAL_FRACTION,
             model=MODEL,
-            model_overrides={"drop_path_rate": DROP_PATH_RATE, **attention, **dropout},
+            model_overrides={"drop_path_rate": DROP_PATH_RATE, **own},
             method=method,
             method_overrides=dict(FITTED) if method == "lrformer" else {},
             epochs=EPOCHS,

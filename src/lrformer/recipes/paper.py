@@ -174,8 +174,11 @@ def _model(prefix: str, pixels: int) -> str:
 
 def _model_overrides(data: str, method: str) -> dict[str, Any]:
     """Return LRSA with the paper's alpha for LRFormer, and plain attention for every baseline."""
-    if method == "lrformer":
-        return {"alpha": alpha_for(data)}
+    return {"alpha": alpha_for(data)} if method == "lrformer" else plain_overrides(method)
+
+
+def plain_overrides(method: str) -> dict[str, Any]:
+    """Return the model's settings under a baseline: dot products, and dropout where the method needs it."""
     overrides: dict[str, Any] = {"attention": "dot_product"}
     if method in ("mc_dropout", "mcd_gp"):
         overrides["proj_drop_rate"] = 0.1

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lrformer.training.adam_state import adam_state, gradients
+
 
 class LAMB(torch.optim.Optimizer):
     """AdamW's direction, rescaled for each parameter by `|w| / |update|`.
@@ -43,18 +45,8 @@ class LAMB(torch.optim.Optimizer):
 
     def _step_group(self, group: dict[str, Any], params: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
-        for parameter in params:
-            if not self.state[parameter]:
-                self.state[parameter] = {
-                    "step": torch.zeros((), device=parameter.device),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-        grads = [parameter.grad for parameter in params if parameter.grad is not None]
-        steps, first, second = (
-            [self.state[parameter][name] for parameter in params]
-            for name in ("step", "exp_avg", "exp_avg_sq")
-        )
+        grads = gradients(params)
+        steps, first, second = adam_state(self, params)
         torch._foreach_add_(steps, 1)
         torch._foreach_lerp_(first, grads, 1 - beta1)
         torch._foreach_mul_(second, beta2)

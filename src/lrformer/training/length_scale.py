@@ -78,11 +78,18 @@ def choose_length_scale(
         trained = collect_features(method, loader, limit=NUM_TRAINING_FEATURES)
         inside = _features(method, images, like=known)
         outside = [_features(method, make_outliers(images, kind), like=known) for kind in KINDS]
+    # A posterior is summed over the processes: each adds its own part, so that no input counts twice.
+    is_shared = distributed.is_available() and distributed.is_initialized()
+    own = (
+        trained.tensor_split(distributed.get_world_size())[distributed.get_rank()]
+        if is_shared
+        else trained
+    )
     found: dict[float, float] = {}
     for factor in FACTORS:
         tried = copy.deepcopy(gp)
         tried.stretch(factor)
-        for part in trained.split(FEATURES_AT_ONCE):
+        for part in own.split(FEATURES_AT_ONCE):
             tried.update(part)
         tried.refresh()
         scores = _scores(tried, inside)
@@ -91,7 +98,8 @@ def choose_length_scale(
         )
     # Of equally good ones the nearest to the config's.
     best = max(found, key=lambda factor: (found[factor], -abs(math.log(factor))))
-    best = _agreed(best, known.device)
+    if is_shared:
+        best = _agreed(best, known.device)
     gp.stretch(best)
     start = gp.config.length_scale
     return LengthScaleChoice(
@@ -113,8 +121,6 @@ def _scores(head: RandomFeaturePosterior, features: Tensor) -> Float[Tensor, " b
 
 def _agreed(factor: float, device: torch.device) -> float:
     """Return what the first process has chosen: rounding may differ between them."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return factor
-    value = torch.tensor(factor, device=device)
-    distributed.broadcast(value, src=0)
-    return value.item()
+    index = torch.tensor(FACTORS.index(factor), device=device)
+    distributed.broadcast(index, src=0)
+    return FACTORS[int(index)]

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from lrformer.training.adam_state import adam_state, gradients
+
 # The quintic `a x + b x^3 + c x^5`: steep at zero, it brings singular values near one in five rounds.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
@@ -77,7 +79,7 @@ class Muon(torch.optim.Optimizer):
         for parameter in params:
             if not self.state[parameter]:
                 self.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
-        grads = _grads(params)
+        grads = gradients(params)
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in params]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
         momenta = torch._foreach_lerp(grads, buffers, group["momentum"])
@@ -85,22 +87,12 @@ class Muon(torch.optim.Optimizer):
         return [m.reshape(parts, m.shape[0] // parts, -1) for m in momenta]
 
     def _step_adamw(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        for parameter in params:
-            if not self.state[parameter]:
-                self.state[parameter] = {
-                    "step": torch.zeros((), device=parameter.device),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-        steps, first, second = (
-            [self.state[parameter][name] for parameter in params]
-            for name in ("step", "exp_avg", "exp_avg_sq")
-        )
+        steps, first, second = adam_state(self, params)
         beta1, beta2 = group["betas"]
         is_cuda = params[0].is_cuda
         adamw(
             params,
-            _grads(params),
+            gradients(params),
             first,
             second,
             [],
@@ -171,7 +163,3 @@ def _move(group: dict[str, Any], params: list[Tensor], stacks: list[Tensor]) -> 
         torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
     torch._foreach_mul_(updates, lr)
     torch._foreach_sub_(params, updates)
-
-
-def _grads(params: list[Tensor]) -> list[Tensor]:
-    return [parameter.grad for parameter in params if parameter.grad is not None]
