@@ -51,6 +51,13 @@ def model(**settings: Any) -> Change:
     )
 
 
+def method(**settings: Any) -> Change:
+    """Return the change of the method's settings alone."""
+    return lambda config: dataclasses.replace(
+        config, method_overrides={**config.method_overrides, **settings}
+    )
+
+
 def both(*changes: Change) -> Change:
     """Return the changes one after the other."""
 
@@ -70,6 +77,10 @@ CANDIDATES: dict[str, Change] = {
     "muon_fast": both(PAPER, optimizer(lr=8e-3)),
     "adamw": both(PAPER, optimizer(name="adamw", lr=1e-3)),
     "mixed": augment(mixup_alpha=0.8, cutmix_alpha=1.0, mix_probability=0.5),
+    "wide": model(widths=(192, 384)),
+    # About a third of the norms that the perceptrons have without a bound.
+    "spectral": method(spectral_bound=3.0),
+    "trained_gp": lambda config: dataclasses.replace(config, method_overrides={}),
     "dot_product": both(
         lambda config: dataclasses.replace(config, method="deterministic", method_overrides={}),
         lambda config: dataclasses.replace(
@@ -95,6 +106,7 @@ def run_candidate(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "optimizer": dataclasses.asdict(config.optimizer),
         "augment": dataclasses.asdict(config.augment),
         "model": {"name": config.model, **config.model_overrides},
+        "method": {"name": config.method, **config.method_overrides},
         "batch_size": config.batch_size,
         "ema_decay": config.ema_decay,
         "validation": {key: entries[-1][f"val_{key}"] for key in ("accuracy", "nll", "ece")},

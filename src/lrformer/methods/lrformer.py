@@ -11,6 +11,7 @@ from lrformer.heads import FittedGP, LinearHead, RandomFeatureGPConfig
 from lrformer.methods.base import BackboneFactory
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.methods.registry import METHODS
+from lrformer.models.spectral import apply_spectral_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,13 @@ class LRFormerConfig(RandomFeatureGPConfig):
             which its variance finds outliers made of validation images best; `length_scale` is then where the search
             is centred. Features of a trained network lie in clusters, one a class, and the median distance is
             that between clusters: a process that long sees little of what lies beside them.
+        spectral_bound: the norm above which a layer outside the attention's queries, keys and values is scaled
+            down, as SNGP does; None, which is the paper's, leaves the layers alone.
     """
 
     head: Literal["gp", "linear", "fitted"] = "gp"
     choose_length_scale: bool = False
+    spectral_bound: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,6 +43,10 @@ class LRFormerConfig(RandomFeatureGPConfig):
             raise ConfigError(
                 f"choose_length_scale needs head='fitted' (it is '{self.head}') and "
                 f"feature_scale='calibrate' (it is '{self.feature_scale}')."
+            )
+        if self.spectral_bound is not None and not self.spectral_bound > 0:
+            raise ConfigError(
+                f"spectral_bound ({self.spectral_bound}) must be positive, or None for no bound."
             )
 
 
@@ -56,6 +64,8 @@ class LRFormer(GaussianProcessMethod):
                 "create_model('lrformer_...') or convert(model, attention='lrsa'), or give this model "
                 "another method, such as 'deterministic' (on the command line --method deterministic)."
             )
+        if config.spectral_bound is not None:
+            apply_spectral_norm(self.backbone, bound=config.spectral_bound)
 
     def build_head(self, config: RandomFeatureGPConfig) -> nn.Module:
         """Return the head that the config names."""
