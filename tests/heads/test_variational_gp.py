@@ -106,3 +106,33 @@ def test_an_uninitialized_head_raises_and_wrong_points_are_named() -> None:
         gp.initialize(torch.randn(5, 2), 1.0, 10)
     with pytest.raises(ConfigError, match=r"length_scale \(0.0\)"):
         gp.initialize(torch.randn(3, 2), 0.0, 10)
+
+
+def drawn(seed: int | None) -> VariationalGPHead:
+    gp = VariationalGPHead(2, 3, num_inducing=4).double()
+    points = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    draw = None if seed is None else torch.Generator().manual_seed(seed)
+    gp.initialize(points, length_scale=1.3, num_data=50, draw=draw)
+    return gp.train()
+
+
+def test_a_posterior_that_starts_at_a_draw_says_something_and_is_surer_than_the_prior() -> None:
+    x = torch.randn(50, 2, dtype=torch.float64)
+    mean, variance = drawn(0).marginals(x)
+    plain_mean, plain_variance = drawn(None).marginals(x)
+    assert plain_mean.std(0).amax() < 0.01
+    assert mean.std(0).amin() > 0.1
+    assert bool((variance < plain_variance).all())
+    at_points = drawn(0).gp.variational_strategy.base_variational_strategy.inducing_points
+    # There the deviation is a tenth of the prior's, but for the jitter.
+    ratio = drawn(0).marginals(at_points)[1] / drawn(None).marginals(at_points)[1]
+    assert_close(ratio, torch.full_like(ratio, 0.01), 1e-3)
+
+
+def test_a_draw_is_the_same_for_the_same_seed_and_survives_the_first_call() -> None:
+    first, again, other = drawn(0), drawn(0), drawn(1)
+    x = torch.randn(5, 2, dtype=torch.float64)
+    values = [gp.marginals(x)[0] for gp in (first, again, other)]
+    assert torch.equal(values[0], values[1])
+    assert not torch.allclose(values[0], values[2])
+    assert torch.equal(first.marginals(x)[0], values[0])

@@ -86,3 +86,11 @@ def test_a_wrong_recipe_gets_the_nearest_name():
         create_experiment("depth_6", data="cifar10")
     with pytest.raises(ConfigError, match="pixels"):
         depth6(pixels=64)
+
+
+@pytest.mark.parametrize("pixels", [32, 224])
+def test_due_on_a_transformer_starts_at_a_draw_and_says_so(pixels: int) -> None:
+    experiment = depth6(method="due", pixels=pixels)
+    assert experiment.config.method_overrides == {"initial_posterior": "draw"}
+    assert any("DUE's posterior" in choice for choice in experiment.choices)
+    assert not any("DUE" in choice for choice in depth6(method="sngp", pixels=pixels).choices)

@@ -10,6 +10,9 @@ from lrformer.core import ConfigError, NotFittedError, require_extra
 from lrformer.heads.full_precision import at_least_float32, without_autocast
 from lrformer.heads.predictive import Predictive
 
+# Of a posterior that starts at a draw, against the prior's.
+DRAWN_DEVIATION = 0.1
+
 
 class VariationalGPHead(nn.Module):
     """Logits that are independent sparse Gaussian processes on the features, softmax on top.
@@ -54,9 +57,18 @@ class VariationalGPHead(nn.Module):
 
     @torch.no_grad()
     def initialize(
-        self, inducing_points: Float[Tensor, "m e"], length_scale: float, num_data: int
+        self,
+        inducing_points: Float[Tensor, "m e"],
+        length_scale: float,
+        num_data: int,
+        *,
+        draw: torch.Generator | None = None,
     ) -> None:
-        """Set the inducing points, the length-scale of every kernel, and the size of the training set."""
+        """Set the inducing points, the length-scale of every kernel, and the size of the training set.
+
+        Args:
+            draw: for a posterior that starts at one draw from the prior; without it it starts as the prior.
+        """
         strategy = self.gp.variational_strategy.base_variational_strategy
         if inducing_points.shape != strategy.inducing_points.shape:
             raise ConfigError(
@@ -70,6 +82,14 @@ class VariationalGPHead(nn.Module):
         strategy.inducing_points.copy_(inducing_points)
         kernel = self.gp.covar_module.base_kernel
         kernel.lengthscale = torch.full_like(kernel.lengthscale, length_scale)
+        if draw is not None:
+            posterior = strategy._variational_distribution
+            mean, root = posterior.variational_mean, posterior.chol_variational_covar
+            # In whitened coordinates, in which the prior has mean 0 and covariance 1.
+            mean.copy_(torch.randn(mean.shape, generator=draw, device=draw.device))
+            root.copy_(DRAWN_DEVIATION * torch.eye(self.num_inducing).expand_as(root))
+            # Or the first call would put the prior there.
+            strategy.variational_params_initialized.fill_(1)
         self.num_data.fill_(num_data)
         self._num_data = num_data
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, make_generator
 from lrformer.heads import VariationalGPHead
 from lrformer.methods.base import BackboneFactory, BackboneMethod, Loader, collect_features
 from lrformer.methods.registry import METHODS
@@ -28,7 +28,11 @@ class DUEConfig:
         spectral_bound: coefficient of the spectral normalization; None leaves it out.
         num_power_iterations: steps of power iteration at each training step.
         input_shape: shape of one input, where the backbone has convolutions and does not state it.
-        seed: of k-means.
+        initial_posterior: "prior", as in the reference: every logit is noise at first, and the quickest way to a
+            lower loss is to pull all features to the inducing points, where there is less of it. Batch norm at the
+            end of a residual network prevents that; a transformer collapses. "draw" starts at one draw from the
+            prior, with a tenth of its deviation: logits that depend on the features from the first step.
+        seed: of k-means and the draw.
     """
 
     num_inducing: int | None = None
@@ -39,7 +43,14 @@ class DUEConfig:
     spectral_bound: float | None = 3.0
     num_power_iterations: int = 1
     input_shape: tuple[int, ...] | None = None
+    initial_posterior: Literal["prior", "draw"] = "prior"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.initial_posterior not in ("prior", "draw"):
+            raise ConfigError(
+                f"initial_posterior ('{self.initial_posterior}') must be 'prior' or 'draw'."
+            )
 
 
 @METHODS.register("due")
@@ -83,6 +94,9 @@ class DUE(BackboneMethod):
             kmeans(features, self.head.num_inducing, seed=self.config.seed),
             float(torch.nn.functional.pdist(features.cpu()).mean()),
             self.config.num_data or _num_data(loader),
+            draw=make_generator(self.config.seed)
+            if self.config.initial_posterior == "draw"
+            else None,
         )
 
     def loss(self, x: Shaped[Tensor, "b ..."], y: Shaped[Tensor, "b ..."]) -> Float[Tensor, ""]:

@@ -44,6 +44,7 @@ A3_NOT_APPENDIX = (
     "A3 is LAMB with batch 2048 and binary cross-entropy; the appendix prints AdamW with batch 32, "
     "which is not A3: A3 is taken, with the paper's weight decay."
 )
+DUE_START = "DUE's posterior starts at a draw from its prior: as its reference starts it, a transformer collapses."
 MOMENTUM = "the momentum of SGD is not printed: 0.9."
 
 
@@ -69,7 +70,7 @@ def depth6(*, data: str = "cifar10", method: str = "lrformer", pixels: int = 224
             optimizer=_optimizer("sgd", DEPTH6_LR),
         ),
         source="appendix, table of hyperparameters, depth 6; section Module Comparison",
-        choices=(MOMENTUM, AUGMENT) if pixels == 224 else (MOMENTUM, AUGMENT, NATIVE),
+        choices=(MOMENTUM, AUGMENT, *_departures(method, pixels)),
     )
 
 
@@ -100,7 +101,7 @@ def depth12(*, data: str = "cifar10", method: str = "lrformer", pixels: int = 22
             optimizer=_optimizer("adamw", SCRATCH_LR),
         ),
         source="section Implementation Details; appendix, table of hyperparameters, depth 12",
-        choices=choices if pixels == 224 else (*choices, NATIVE),
+        choices=(*choices, *_departures(method, pixels)),
     )
 
 
@@ -162,6 +163,10 @@ def _a3(data: str, method: str, *, lr: float, start: str | None) -> TrainConfig:
     )
 
 
+def _departures(method: str, pixels: int) -> tuple[str, ...]:
+    return (*((NATIVE,) if pixels == 32 else ()), *((DUE_START,) if method == "due" else ()))
+
+
 def _optimizer(name: Any, lr: float) -> OptimizerConfig:
     return OptimizerConfig(name=name, lr=lr, weight_decay=WEIGHT_DECAY, warmup_epochs=WARMUP_EPOCHS)
 
@@ -187,4 +192,6 @@ def plain_overrides(method: str) -> dict[str, Any]:
 
 def _method_overrides(method: str) -> dict[str, Any]:
     """Return the sampled prediction with 10 draws that the paper gives every Gaussian-process layer."""
+    if method == "due":
+        return {"initial_posterior": "draw"}
     return {"approximation": "monte_carlo", "num_samples": 10} if method in SAMPLED_GP else {}
