@@ -25,7 +25,7 @@ def made(monkeypatch):
     """Runs are made up; the list holds what was asked for."""
     calls = []
 
-    def make(planned, folder, how):
+    def make(planned, folder, how, trained=None):
         calls.append((planned, folder, how))
         return made_run(planned, how, nll=0.61 + planned.config.seed / 100)
 

@@ -16,7 +16,7 @@ def made(monkeypatch):
     """Runs are made up; the list says which, and an entry of `failures` is raised instead."""
     calls, failures = [], {}
 
-    def make(planned, folder, how):
+    def make(planned, folder, how, trained=None):
         calls.append((planned.row.name, planned.config.seed, folder))
         failure = failures.get((planned.row.name, planned.config.seed))
         if failure is not None:

@@ -46,7 +46,7 @@ def test_a_run_that_was_let_go_meanwhile_is_made_in_the_end(made, data, tmp_path
     table, calls = small_table(data), []
     others = hold(tmp_path, table, "dot_product, seed 0")
 
-    def make(planned, folder, how):
+    def make(planned, folder, how, trained=None):
         calls.append(planned.name)
         others.close()
         return made_run(planned, how)
@@ -68,7 +68,7 @@ def test_what_another_process_finished_meanwhile_is_kept_and_not_made_again(
     table, calls = small_table(data), []
     first, second = plan_runs(table, num_seeds=1)
 
-    def make(planned, folder, how):
+    def make(planned, folder, how, trained=None):
         calls.append(planned.name)
         other = made_run(second, how, nll=0.123)
         add_to_record(tmp_path / "attentions.json", other, table="attentions", data=str(data))
@@ -108,7 +108,7 @@ def test_a_run_that_fails_again_is_not_retried_by_the_same_call_nor_by_one_besid
     reproduce_table(table, tmp_path, num_seeds=1, how=HOW)
     lrsa = plan_runs(table, num_seeds=1)[1]
 
-    def make(planned, folder, how):
+    def make(planned, folder, how, trained=None):
         calls.append((planned.row.name, planned.config.seed, folder))
         entry = failed_run(lrsa, ArithmeticError("beside"), how)
         add_to_record(tmp_path / "attentions.json", entry, table="attentions", data=str(data))
@@ -147,7 +147,7 @@ def test_the_record_that_comes_back_has_what_others_added_after_the_last_run(mad
 def test_calls_side_by_side_make_every_run_once(made, data, tmp_path, monkeypatch):
     table, calls = small_table(data), []
 
-    def make(planned, folder, how):
+    def make(planned, folder, how, trained=None):
         calls.append(planned.name)
         time.sleep(0.02)
         return made_run(planned, how)

@@ -177,7 +177,7 @@ def test_a_run_that_would_not_fit_is_not_begun(made, data, tmp_path, monkeypatch
 def test_a_run_that_is_too_long_for_any_limit_is_begun_and_stopped_in_time(
     made, data, tmp_path, monkeypatch
 ):
-    def make(planned, folder, how):
+    def make(planned, folder, how, trained=None):
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             time.sleep(0.01)

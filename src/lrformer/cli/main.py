@@ -13,6 +13,7 @@ from lrformer.cli import (
     evaluate_command,
     models_command,
     predict_command,
+    refit_command,
     report_command,
     reproduce_command,
     train_command,
@@ -50,6 +51,7 @@ def _root(
 app.command("demo")(demo_command.demo)
 app.command("models")(models_command.models)
 app.command("train", epilog=train_command.EPILOG)(train_command.train)
+app.command("refit")(refit_command.refit)
 app.command("evaluate")(evaluate_command.evaluate)
 app.command("predict")(predict_command.predict)
 app.command("report")(report_command.report)

@@ -229,7 +229,7 @@ def train(
     )
     for one in seeded_runs(config, seeds or 1):
         folder = out if seeds is None else out / f"seed-{one.seed}"
-        _report(folder, run_training(one, folder, runtime=runtime))
+        report_run(folder, run_training(one, folder, runtime=runtime))
 
 
 def _begin(recipe: str | None, data: str, method: str | None) -> "TrainConfig":
@@ -289,7 +289,7 @@ def _classes(text: str | None) -> tuple[int | str, ...] | None:
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
-def _report(folder: Path, run: Any) -> None:
+def report_run(folder: Path, run: Any) -> None:
     """Say where the run is and what it is worth; one process of many says it."""
     from accelerate.state import PartialState
 

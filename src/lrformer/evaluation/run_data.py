@@ -18,7 +18,7 @@ from lrformer.data import (
     select_classes,
 )
 from lrformer.data.cache import prepared_splits
-from lrformer.training import RunConfig
+from lrformer.training import RunConfig, TrainConfig
 from lrformer.training.backbone import preset_image_size
 
 OTHER_CLASSES = "other-classes"
@@ -125,12 +125,17 @@ def _load(
     return match_channels(loaded, config.channels)
 
 
-def _load_other_classes(config: RunConfig, *, root: str | Path | None) -> Split:
-    train = config.train
-    if train.classes is None:
+def check_other_classes(config: TrainConfig) -> None:
+    """Raise where no class is left that a run was not trained on."""
+    if config.classes is None:
         raise ConfigError(
             f"'{OTHER_CLASSES}' needs a run that was trained on some of the classes; this one knows all."
         )
+
+
+def _load_other_classes(config: RunConfig, *, root: str | Path | None) -> Split:
+    train = config.train
+    check_other_classes(train)
     names = list_splits(train.data, root=root or train.root)
     whole = _load(config, train.data, "test" if "test" in names else "val", root=root)
     known = set(config.class_names)

@@ -1,6 +1,6 @@
 """LRFormer: a backbone with Lipschitz-regularized attention under a linear or a Gaussian-process head."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from torch import nn
@@ -48,6 +48,13 @@ class LRFormerConfig(RandomFeatureGPConfig):
             raise ConfigError(
                 f"spectral_bound ({self.spectral_bound}) must be positive, or None for no bound."
             )
+
+    @property
+    def settings_after_training(self) -> frozenset[str]:
+        """Return the settings that do not change what is learned."""
+        if self.head != "fitted":
+            return frozenset()
+        return frozenset(field.name for field in fields(self)) - {"head", "spectral_bound"}
 
 
 @METHODS.register("lrformer")

@@ -1,6 +1,7 @@
 """The one engine behind every table: the next missing run is made, evaluated and recorded, until all are there.
 
-Several processes may do so at once: whoever has a run in hand keeps the others from it.
+Several processes may do so at once: whoever has a run in hand keeps the others from it. Rows that differ in what is
+done after training alone share the weights of the first one that is trained.
 """
 
 import dataclasses
@@ -11,21 +12,28 @@ from pathlib import Path
 
 from lrformer.core import ConfigError
 from lrformer.data import DATASETS, list_splits, load_dataset
-from lrformer.evaluation.run_data import OTHER_CLASSES, parse_place
+from lrformer.evaluation.run_data import OTHER_CLASSES, check_other_classes, parse_place
 from lrformer.recipes.experiment import seeded_runs
 from lrformer.recipes.sharing import is_in_hand, sole_writer, take_in_hand
-from lrformer.recipes.table import Table, variant_slug
+from lrformer.recipes.table import Table
 from lrformer.recipes.table_record import (
     TableRecord,
     TableRun,
     add_to_record,
     read_table_record,
 )
-from lrformer.recipes.table_run import Circumstances, PlannedRun, failed_run, make_run
+from lrformer.recipes.table_run import (
+    Circumstances,
+    PlannedRun,
+    Trained,
+    failed_run,
+    make_run,
+)
 from lrformer.recipes.time_limit import TimeLimit
+from lrformer.recipes.twins import find_in_training, find_trained, run_folder
 from lrformer.training.atomic_files import RunFileError, check_writable
 from lrformer.training.journal import read_log
-from lrformer.training.run_folder import CONFIG_FILE, is_finished
+from lrformer.training.run_folder import CONFIG_FILE
 from lrformer.training.splits import load_splits
 
 # What a first estimate may be off by.
@@ -219,9 +227,13 @@ class _Work:
                 if not self._is_due(run):
                     continue
                 with take_in_hand(run_folder(self.out, self.table, run, num_failed=0)) as is_ours:
-                    if not is_ours:
+                    other = find_in_training(self.out, self.table, run) if is_ours else None
+                    if not is_ours or other is not None:
+                        whose = (
+                            "" if other is None else f"waits for the weights of {other.row}, which "
+                        )
                         self.say(
-                            f"{self._title(run)} is in the hands of another process; skipped for now"
+                            f"{self._title(run)} {whose}is in the hands of another process; skipped for now"
                         )
                         others.append(run)
                         continue
@@ -245,10 +257,14 @@ class _Work:
     def _make(self, run: PlannedRun) -> str | None:
         """Make one run and record it; return why the rest is not begun, or None."""
         folder = run_folder(self.out, self.table, run, num_failed=len(self._attempts(run)))
-        if not self.limit.admits(_seconds_left(estimate_seconds(run, self.record), folder)):
+        # A run that has been begun goes on with its own weights.
+        trained = None if read_log(folder) else find_trained(self.out, self.table, run)
+        estimate = estimate_seconds(run, self.record) if trained is None else None
+        if not self.limit.admits(_seconds_left(estimate, folder)):
             return f"{run.name} would not fit into the time that is left"
-        self.say(f"{self._title(run)} ...")
-        entry = _attempt(run, folder, self.how)
+        with_weights = "" if trained is None else f" with the weights of {trained.row}"
+        self.say(f"{self._title(run)}{with_weights} ...")
+        entry = _attempt(run, folder, self.how, trained)
         self.record = add_to_record(self.path, entry, table=self.table.name, data=self.table.data)
         self.say(describe(entry))
         self.errors = [*self.errors, entry.error] if entry.error is not None else []
@@ -267,15 +283,6 @@ class _Work:
 
     def _title(self, run: PlannedRun) -> str:
         return f"[{self.plan.index(run) + 1}/{len(self.plan)}] {run.name}"
-
-
-def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:
-    """Return the folder of one run; a new attempt has a new one, unless only its evaluation had failed."""
-    place = out / table.name / variant_slug(run.variant) / run.row.name
-    folder = place / f"seed-{run.config.seed}"
-    if not num_failed or is_finished(folder):
-        return folder
-    return place / f"seed-{run.config.seed}-again-{num_failed}"
 
 
 def estimate_seconds(run: PlannedRun, record: TableRecord) -> float | None:
@@ -315,11 +322,13 @@ def describe(run: TableRun) -> str:
     )
 
 
-def _attempt(run: PlannedRun, folder: Path, how: Circumstances) -> TableRun:
+def _attempt(
+    run: PlannedRun, folder: Path, how: Circumstances, trained: Trained | None
+) -> TableRun:
     every = max(1, run.config.epochs // 30)
     runtime = dataclasses.replace(how.runtime, validate_every=every)
     try:
-        return make_run(run, folder, dataclasses.replace(how, runtime=runtime))
+        return make_run(run, folder, dataclasses.replace(how, runtime=runtime), trained)
     except (ConfigError, RunFileError):
         raise  # nothing was trained, or nothing can be kept: the next run would meet the same
     except Exception as error:
@@ -344,6 +353,7 @@ def _check_data(plan: Sequence[PlannedRun], ood: tuple[str, ...]) -> None:
     load_splits(config)
     for spec in ood:
         if spec == OTHER_CLASSES:
+            check_other_classes(config)
             continue
         place, split = parse_place(spec)
         names = list_splits(place, root=config.root)

@@ -58,13 +58,27 @@ class PlannedRun:
         return f"{self.row.name}, seed {self.config.seed}"
 
 
-def make_run(planned: PlannedRun, folder: Path, how: Circumstances) -> TableRun:
-    """Return the entry of a run that is trained and evaluated in `folder`, or goes on there."""
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A finished run of another row that was trained in the very same way."""
+
+    row: str
+    folder: Path
+
+
+def make_run(
+    planned: PlannedRun, folder: Path, how: Circumstances, trained: Trained | None = None
+) -> TableRun:
+    """Return the entry of a run that is trained and evaluated in `folder`, or goes on there.
+
+    Args:
+        trained: whose weights are taken, if there is such a run.
+    """
     if how.runtime.compile:
         # What was compiled for the rows before would count against the limit of one function.
         torch.compiler.reset()
     try:
-        return _make(planned, folder, how)
+        return _make(planned, folder, how, trained)
     finally:
         gc.collect()
         if torch.cuda.is_available():
@@ -86,9 +100,12 @@ def failed_run(planned: PlannedRun, error: Exception, how: Circumstances) -> Tab
     )
 
 
-def _make(planned: PlannedRun, folder: Path, how: Circumstances) -> TableRun:
+def _make(
+    planned: PlannedRun, folder: Path, how: Circumstances, trained: Trained | None
+) -> TableRun:
     config = planned.config
-    run = train(config, folder, runtime=how.runtime)
+    source = None if trained is None else trained.folder
+    run = train(config, folder, runtime=how.runtime, weights_of=source)
     began = time.monotonic()
     # Unknown sets are looked at in the way of the table alone: their draws are what takes time.
     own = CALIBRATED if planned.is_calibrated else RAW
@@ -106,6 +123,8 @@ def _make(planned: PlannedRun, folder: Path, how: Circumstances) -> TableRun:
     outliers = find_outliers(run, is_calibrated=planned.is_calibrated, batch_size=how.batch_size)
     save_scores(scores[own], folder)
     training = read_json(folder / METRICS_FILE)["training"]
+    if trained is not None:
+        training["weights_of"] = trained.row
     return TableRun(
         row=planned.row.name,
         seed=config.seed,

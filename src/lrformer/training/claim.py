@@ -40,6 +40,17 @@ def _is_foreign(path: Path) -> bool:
 
 
 def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
+    found = first_difference(there, here)
+    if found is not None:
+        name, before, now = found
+        raise ConfigError(
+            f"{folder} belongs to a run with other settings: {name} is {before!r} there and {now!r} here. Give "
+            "the same settings to go on with it, or another folder for a new run."
+        )
+
+
+def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] | None:
+    """Return a setting in which two runs differ, with both values, or None."""
     before, now = _flat(to_record(there)), _flat(to_record(here))
     # What the user wrote first, what followed from it after.
     names = sorted(
@@ -47,11 +58,8 @@ def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
     )
     for name in names:
         if before.get(name) != now.get(name):
-            raise ConfigError(
-                f"{folder} belongs to a run with other settings: {name.removeprefix('train.')} is "
-                f"{before.get(name)!r} there and {now.get(name)!r} here. Give the same settings to "
-                "go on with it, or another folder for a new run."
-            )
+            return name.removeprefix("train."), before.get(name), now.get(name)
+    return None
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:

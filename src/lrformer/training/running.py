@@ -28,6 +28,7 @@ from lrformer.training.length_scale import (
 )
 from lrformer.training.loop import Training
 from lrformer.training.processes import start_accelerator
+from lrformer.training.refit import check_weights_of, take_log, take_weights
 from lrformer.training.run_folder import (
     Run,
     RunConfig,
@@ -52,7 +53,11 @@ SEED_STRIDE = 1_000_003
 
 
 def train(
-    config: TrainConfig, out: str | os.PathLike[str], *, runtime: RuntimeConfig | None = None
+    config: TrainConfig,
+    out: str | os.PathLike[str],
+    *,
+    runtime: RuntimeConfig | None = None,
+    weights_of: str | os.PathLike[str] | None = None,
 ) -> Run:
     """Return the finished run in the folder `out`: trained, its posterior, temperature and threshold fitted.
 
@@ -61,6 +66,11 @@ def train(
     or `torchrun` every process makes the same call.
 
     >>> run = train(TrainConfig(data="digits", epochs=20), "runs/digits")
+
+    Args:
+        weights_of: the folder of a finished run that differs from `config` in what is done after training alone
+            (see `settings_after_training` of the method's config). Its weights are taken, and only posterior,
+            temperature and threshold are fitted.
 
     Raises:
         ConfigError: for settings that cannot work, or a folder that belongs to another run.
@@ -85,6 +95,8 @@ def train(
         std=train_split.std,
         img_size=img_size,
     )
+    if weights_of is not None:
+        check_weights_of(Path(weights_of), run_config)
     with accelerator.main_process_first():
         claim_folder(folder, run_config)
     if is_finished(folder):
@@ -108,9 +120,23 @@ def train(
         ),
         val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
     )
-    training.run()
+    if weights_of is None:
+        training.run()
+    else:
+        _take_over(training, Path(weights_of))
     _finish(training)
     return load_run(folder, device=accelerator.device)
+
+
+def _take_over(training: Training, source: Path) -> None:
+    """Put a run where it would stand after a training that `source` has been through."""
+    take_weights(training.method, source)
+    seconds = training.position.seconds
+    if training.accelerator.is_main_process:
+        seconds = take_log(source, training.folder)
+    training.position = dataclasses.replace(
+        training.position, stage=training.method.num_stages, seconds=seconds
+    )
 
 
 def resolve(config: TrainConfig, split: Split) -> TrainConfig:

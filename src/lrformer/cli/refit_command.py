@@ -1,0 +1,44 @@
+"""`lrformer refit`: another posterior, temperature and threshold on the weights of a finished run."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lrformer.cli.train_command import parse_options, report_run
+
+
+def refit(
+    place: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new run.")],
+    method_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=VALUE of the method's config, of what acts after training; repeatable."
+        ),
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(help="Where prepared data are kept.", show_default="as in the run"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Fit the posterior of RUN anew with other settings, on the same data; nothing is trained, RUN stays as it is.
+
+    For an LRFormer whose Gaussian process is fitted after training (head=fitted), the recipe `best` among them.
+    """
+    from lrformer.training import RuntimeConfig, train
+    from lrformer.training.run_folder import read_run_config
+
+    config = read_run_config(place).train
+    config = dataclasses.replace(
+        config,
+        root=root or config.root,
+        method_overrides={
+            **config.method_overrides,
+            **parse_options(method_option, "--method-option"),
+        },
+    )
+    runtime = RuntimeConfig(device=device)
+    report_run(out, train(config, out, runtime=runtime, weights_of=place))

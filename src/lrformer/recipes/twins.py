@@ -1,0 +1,52 @@
+"""Rows of a table that differ in what is done after training alone: one is trained, the others take its weights."""
+
+import dataclasses
+from pathlib import Path
+
+from lrformer.recipes.sharing import is_in_hand
+from lrformer.recipes.table import Table, variant_slug
+from lrformer.recipes.table_run import PlannedRun, Trained
+from lrformer.training.refit import training_of
+from lrformer.training.run_folder import is_finished
+
+
+def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:
+    """Return the folder of one run; a new attempt has a new one, unless only its evaluation had failed."""
+    place = out / table.name / variant_slug(run.variant) / run.row.name
+    folder = place / f"seed-{run.config.seed}"
+    if not num_failed or is_finished(folder):
+        return folder
+    return place / f"seed-{run.config.seed}-again-{num_failed}"
+
+
+def find_trained(out: Path, table: Table, run: PlannedRun) -> Trained | None:
+    """Return a finished run whose weights `run` can take."""
+    return next((twin for twin in _twins(out, table, run) if is_finished(twin.folder)), None)
+
+
+def find_in_training(out: Path, table: Table, run: PlannedRun) -> Trained | None:
+    """Return a run that another process has in hand, and whose weights `run` can take when it is finished.
+
+    Only rows further up are looked at, or two could wait for each other.
+    """
+    names = [row.name for row in table.rows]
+    above = names[: names.index(run.row.name)]
+    return next(
+        (
+            twin
+            for twin in _twins(out, table, run)
+            if twin.row in above and is_in_hand(twin.folder) and not is_finished(twin.folder)
+        ),
+        None,
+    )
+
+
+def _twins(out: Path, table: Table, run: PlannedRun) -> list[Trained]:
+    """Return the runs of other rows, with the same seed, that are trained in the very same way."""
+    twins = []
+    for row in table.rows:
+        config = dataclasses.replace(row.experiment.config, seed=run.config.seed)
+        if row.name != run.row.name and training_of(config) == training_of(run.config):
+            other = dataclasses.replace(run, row=row, config=config)
+            twins.append(Trained(row=row.name, folder=run_folder(out, table, other, num_failed=0)))
+    return twins

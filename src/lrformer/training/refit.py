@@ -1,0 +1,75 @@
+"""A run that takes the weights of a finished one: the two differ in what is done after training alone."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from lrformer.core import ConfigError
+from lrformer.methods import METHODS, Method
+from lrformer.training.atomic_files import read_json, read_tensors
+from lrformer.training.claim import first_difference
+from lrformer.training.config import TrainConfig
+from lrformer.training.run_folder import (
+    LOG_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    RunConfig,
+    is_finished,
+    load_state,
+    read_run_config,
+)
+
+# Drawn from the seed and then scaled; what is new is scaled anew.
+FITTED_AFTERWARDS = "head.random_features."
+
+
+def training_of(config: TrainConfig) -> TrainConfig:
+    """Return `config` without what acts after training: runs for which it is the same have the same weights."""
+    free = _settings_after_training(config)
+    kept = {name: value for name, value in config.method_overrides.items() if name not in free}
+    return dataclasses.replace(config, method_overrides=kept, root=None, true_positive_rate=0.95)
+
+
+def check_weights_of(folder: Path, config: RunConfig) -> None:
+    """Raise unless the run in `folder` is finished and was trained as `config` asks for."""
+    there = read_run_config(folder)
+    if not is_finished(folder):
+        raise ConfigError(
+            f"{folder} is not finished; run its train command again, and it goes on where it stopped."
+        )
+    found = first_difference(_training_of_run(there), _training_of_run(config))
+    if _settings_after_training(there.train) != _settings_after_training(config.train):
+        # Another head: that is what is to be said, and not which settings act where.
+        found = first_difference(there, config)
+    if found is not None:
+        name, before, now = found
+        raise ConfigError(
+            f"the weights of {folder} cannot be taken: {name} is {before!r} there and {now!r} here, and acts in "
+            "training. With the method lrformer and head='fitted' the settings of the process act afterwards; "
+            "everything else has to be trained anew."
+        )
+
+
+def take_weights(method: Method, folder: Path) -> None:
+    """Put what the run in `folder` has learned into `method`; what is fitted afterwards stays as it is."""
+    weights, _ = read_tensors(folder / MODEL_FILE)
+    learned = {
+        name: value for name, value in weights.items() if not name.startswith(FITTED_AFTERWARDS)
+    }
+    load_state(method, method.state_dict() | learned, where=str(folder / MODEL_FILE))
+
+
+def take_log(folder: Path, out: Path) -> float:
+    """Copy the log of the training to `out`, and return how many seconds it took."""
+    if (folder / LOG_FILE).is_file():
+        shutil.copyfile(folder / LOG_FILE, out / LOG_FILE)
+    return read_json(folder / METRICS_FILE)["training"]["seconds"]
+
+
+def _settings_after_training(config: TrainConfig) -> frozenset[str]:
+    settings = METHODS[config.method].config_class(**config.method_overrides)
+    return getattr(settings, "settings_after_training", frozenset())
+
+
+def _training_of_run(config: RunConfig) -> RunConfig:
+    return dataclasses.replace(config, train=training_of(config.train))
