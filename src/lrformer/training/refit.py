@@ -59,10 +59,14 @@ def take_weights(method: Method, folder: Path) -> None:
     load_state(method, method.state_dict() | learned, where=str(folder / MODEL_FILE))
 
 
-def take_log(folder: Path, out: Path) -> float:
-    """Copy the log of the training to `out`, and return how many seconds it took."""
+def take_log(folder: Path, out: Path) -> None:
+    """Copy the log of a training to `out`."""
     if (folder / LOG_FILE).is_file():
         shutil.copyfile(folder / LOG_FILE, out / LOG_FILE)
+
+
+def training_seconds(folder: Path) -> float:
+    """Return how long the training of the run in `folder` took."""
     return read_json(folder / METRICS_FILE)["training"]["seconds"]
 
 

@@ -28,7 +28,7 @@ from lrformer.training.length_scale import (
 )
 from lrformer.training.loop import Training
 from lrformer.training.processes import start_accelerator
-from lrformer.training.refit import check_weights_of, take_log, take_weights
+from lrformer.training.refit import check_weights_of, take_log, take_weights, training_seconds
 from lrformer.training.run_folder import (
     Run,
     RunConfig,
@@ -124,18 +124,15 @@ def train(
         training.run()
     else:
         _take_over(training, Path(weights_of))
-    _finish(training)
+    _finish(training, None if weights_of is None else Path(weights_of))
     return load_run(folder, device=accelerator.device)
 
 
 def _take_over(training: Training, source: Path) -> None:
     """Put a run where it would stand after a training that `source` has been through."""
     take_weights(training.method, source)
-    seconds = training.position.seconds
-    if training.accelerator.is_main_process:
-        seconds = take_log(source, training.folder)
     training.position = dataclasses.replace(
-        training.position, stage=training.method.num_stages, seconds=seconds
+        training.position, stage=training.method.num_stages, seconds=training_seconds(source)
     )
 
 
@@ -164,8 +161,13 @@ def _create(config: TrainConfig, split: Split) -> tuple[Method, BackboneRecord, 
     return method, *built[0]
 
 
-def _finish(training: Training) -> None:
-    """Fit the posterior and the decision, and write everything that a finished run has."""
+def _finish(training: Training, source: Path | None) -> None:
+    """Fit the posterior and the decision, and write everything that a finished run has.
+
+    Args:
+        source: the run whose weights were taken; its log comes along only now, since a folder with a log and
+            no metrics is one whose own training has begun.
+    """
     config, method, accelerator = training.config, training.method, training.accelerator
     method.eval()
     with training.uncompiled():
@@ -178,6 +180,8 @@ def _finish(training: Training) -> None:
         calibrated = Temperature(value=decision.temperature)(predictive)
         save_method(training.folder, method)
         write_decision(training.folder, decision)
+        if source is not None:
+            take_log(source, training.folder)
         update_metrics(
             training.folder,
             "training",
