@@ -114,6 +114,7 @@ def run_candidate(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "outliers": find_outliers(run, is_calibrated=True, batch_size=500),
         "images_per_second": max(entry["images_per_second"] for entry in read_log(folder)),
         "seconds": metrics["training"]["seconds"],
+        "made": _made_by(),
     }
 
 
@@ -155,17 +156,15 @@ def _run(names: list[str], arguments: argparse.Namespace) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if path.exists():
-        return read_json(path)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return read_json(path) if path.exists() else {"candidates": []}
+
+
+def _made_by() -> dict[str, Any]:
     return {
-        "made": {
-            "device": device,
-            "torch": torch.__version__,
-            "commit": checkout_commit(),
-            "source": source_digest(),
-        },
-        "candidates": [],
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "torch": torch.__version__,
+        "commit": checkout_commit(),
+        "source": source_digest(),
     }
 
 
