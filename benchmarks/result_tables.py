@@ -21,6 +21,7 @@ DATA = "cifar10"
 NAMES = ("ablation", "attentions", "alpha", "main", "references")
 PRINTED_TITLES = {"main": {}, "references": {"deterministic": "WRN-28-10", "sngp": "SNGP"}}
 README_COLUMNS = ("accuracy", "nll", "ece", "aupr:svhn", "aupr:cifar100")
+README_CHOSEN = ("aupr:svhn:chosen", "aupr:cifar100:chosen")
 
 
 def load(name: str) -> TableRecord | None:
@@ -217,8 +218,8 @@ def runs_table() -> str:
 
 
 README_HEAD = """\
-| model | accuracy | NLL | ECE | AUPR SVHN | AUPR CIFAR-100 | seeds |
-|---|---|---|---|---|---|---|"""
+| model | accuracy | NLL | ECE | AUPR SVHN | AUPR CIFAR-100 | both, by the chosen score | seeds |
+|---|---|---|---|---|---|---|---|"""
 
 
 def readme_table() -> str:
@@ -264,10 +265,12 @@ def _readme_attentions() -> list[str]:
 
 def _readme_line(title: str, row: SummaryRow, which: str) -> str:
     if which == "ours":
-        cells, seeds = [_ours(row.cell(name)) for name in README_COLUMNS], str(row.num_seeds)
+        chosen = ", ".join(_ours(row.cell(name)) for name in README_CHOSEN)
+        cells = [*(_ours(row.cell(name)) for name in README_COLUMNS), f"{chosen} ({row.score})"]
+        seeds = str(row.num_seeds)
     else:
         printed = [row.cell(name).printed for name in README_COLUMNS]
-        cells = ["" if figure is None else f"{figure.value:.3f}" for figure in printed]
+        cells = [*("" if figure is None else f"{figure.value:.3f}" for figure in printed), ""]
         seeds = "10"
     return f"| {title} | {' | '.join(cells)} | {seeds} |"
 

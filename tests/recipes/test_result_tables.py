@@ -95,9 +95,11 @@ def test_the_readme_has_the_papers_row_beside_ours(pages, tmp_path):
     write(tmp_path, "main", {"transformer": [0.2], "lrformer": [0.1]})
     lines = pages.readme_table().splitlines()
     assert (
-        "| LRFormer, printed in table 1 | 0.972 | 0.100 | 0.012 | 0.993 | 0.911 | 10 |" in lines[3]
+        "| LRFormer, printed in table 1 | 0.972 | 0.100 | 0.012 | 0.993 | 0.911 |  | 10 |"
+        in lines[3]
     )
     assert lines[4].startswith("| LRFormer, GP fitted after training | 0.800")
+    assert "(variance) | 1 |" in lines[4]
     assert lines[2].startswith("| Transformer, same recipe |")
     assert len(lines) == 5
     assert "| lrformer | 0 | 150 | 0.2 | 100 | cpu |" in pages.cost_table()
