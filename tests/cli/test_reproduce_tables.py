@@ -79,18 +79,22 @@ def test_the_printed_table_has_the_papers_figure_ours_and_the_difference(
 def test_options_reach_every_row_and_the_command_in_the_record(made, data, tmp_path):
     invoke(
         "attentions", "--out", tmp_path, "--data", data, "--seeds", 1, "--epochs", 7, "--batch-size", 4,
-        "--optimizer", "paper", "--alpha", 55, "--ood", "", *MODEL,
+        "--optimizer", "paper", "--alpha", 55, "--weight-decay", 0, "--ood", "", *MODEL,
     )  # fmt: skip
     configs = {call[0].row.name: call[0].config for call in made}
     assert len(configs) == 6
     for config in configs.values():
         assert (config.epochs, config.batch_size, config.optimizer.name) == (7, 4, "sgd")
+        assert config.optimizer.weight_decay == 0
         assert config.model_overrides["embed_dim"] == 8
     assert configs["lrsa"].model_overrides["alpha"] == 55
     how = made[0][2]
     assert how.ood == ()
     assert str(data) not in how.command
     assert "--optimizer paper" in how.command
+    assert "--weight-decay 0.0" in how.command
+    assert not how.runtime.quiet
+    assert how.runtime.seconds_between_lines == 60
     assert "--model-option embed_dim=8" in how.command
     assert not how.runtime.compile  # there is no GPU here, or it was not asked for
 

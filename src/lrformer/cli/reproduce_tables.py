@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +21,8 @@ SUMMARIES = {
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
     "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
 }
+# Where there is no terminal: a log should show that a run is alive, and not each of its epochs.
+SECONDS_BETWEEN_LINES = 60.0
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
 
@@ -95,6 +96,9 @@ def _command(table: str) -> Any:
         batch_size: Annotated[
             int | None, typer.Option(min=1, help="Of every run.", show_default="the recipe's")
         ] = None,
+        weight_decay: Annotated[
+            float | None, typer.Option(min=0.0, help="Of every run.", show_default="the recipe's")
+        ] = None,
         model_option: Annotated[
             list[str] | None,
             typer.Option(help="NAME=VALUE of the model of every row; repeatable."),
@@ -121,7 +125,14 @@ def _command(table: str) -> Any:
         settings = {"optimizer": optimizer, "pixels": pixels, "alpha": alpha}
         made = _table(table, data, settings)
         options = _parse_options(model_option)
-        made = _changed(made, epochs=epochs, batch_size=batch_size, options=options, root=root)
+        made = _changed(
+            made,
+            epochs=epochs,
+            batch_size=batch_size,
+            weight_decay=weight_decay,
+            options=options,
+            root=root,
+        )
         sets = DEFAULT_OOD.get(data, ()) if ood is None else _names(ood)
         how = _circumstances(
             sets,
@@ -166,6 +177,7 @@ def _changed(
     *,
     epochs: int | None,
     batch_size: int | None,
+    weight_decay: float | None,
     options: dict[str, Any],
     root: Path | None,
 ) -> "Table":
@@ -181,13 +193,17 @@ def _changed(
         variant["shortened_from"] = max(printed)
     if batch_size is not None:
         variant["batch_size"] = batch_size
+    if weight_decay is not None:
+        variant["weight_decay"] = weight_decay
     if options:
         variant["model"] = options
 
     def change(config: Any) -> Any:
         config = shortened(config, epochs)
+        decay = config.optimizer.weight_decay if weight_decay is None else weight_decay
         return dataclasses.replace(
             config,
+            optimizer=dataclasses.replace(config.optimizer, weight_decay=decay),
             batch_size=batch_size or config.batch_size,
             model_overrides={**config.model_overrides, **options},
             root=None if root is None else str(root),
@@ -209,7 +225,7 @@ def _circumstances(
     runtime = RuntimeConfig(
         device=device,
         compile=has_gpu if is_compiling is None else is_compiling,
-        quiet=not sys.stderr.isatty(),
+        seconds_between_lines=SECONDS_BETWEEN_LINES,
     )
     return Circumstances(
         ood=ood,

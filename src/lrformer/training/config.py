@@ -185,6 +185,8 @@ class RuntimeConfig:
         validate_every: epochs between two looks at the validation split; the last is always looked at.
         tensorboard: whether events are also written to `<run>/tensorboard`.
         quiet: whether the progress is not shown; `log.jsonl` is written always.
+        seconds_between_lines: where there is no terminal, how much time lies between two lines at least; by
+            default every epoch has one.
     """
 
     device: str = "auto"
@@ -194,12 +196,17 @@ class RuntimeConfig:
     validate_every: int = 1
     tensorboard: bool = False
     quiet: bool = False
+    seconds_between_lines: float = 0.0
 
     def __post_init__(self) -> None:
         if self.validate_every < 1:
             raise ConfigError(f"validate_every ({self.validate_every}) must be at least 1.")
         if self.save_seconds < 0:
             raise ConfigError(f"save_seconds ({self.save_seconds}) must not be negative.")
+        if self.seconds_between_lines < 0:
+            raise ConfigError(
+                f"seconds_between_lines ({self.seconds_between_lines}) must not be negative."
+            )
 
 
 def _check_choice(kind: str, name: str, known: tuple[str, ...]) -> None:

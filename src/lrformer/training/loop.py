@@ -66,6 +66,7 @@ class Training:
             num_stages=self.method.num_stages,
             num_steps=self.steps_per_stage * self.method.num_stages,
             is_shown=self.accelerator.is_main_process and not self.runtime.quiet,
+            seconds_between_lines=self.runtime.seconds_between_lines,
         )
 
     def run(self) -> None:

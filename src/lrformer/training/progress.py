@@ -14,13 +14,23 @@ class Display:
     Args:
         num_steps: optimizer steps of the whole run, over all stages.
         is_shown: whether anything is shown; one process of many shows.
+        seconds_between_lines: epochs that end sooner after the last line have none; on a terminal all have.
     """
 
-    def __init__(self, *, num_epochs: int, num_stages: int, num_steps: int, is_shown: bool) -> None:
+    def __init__(
+        self,
+        *,
+        num_epochs: int,
+        num_stages: int,
+        num_steps: int,
+        is_shown: bool,
+        seconds_between_lines: float = 0.0,
+    ) -> None:
         self.num_epochs = num_epochs
         self.num_stages = num_stages
         self.num_steps = num_steps
         self.is_shown = is_shown
+        self.seconds_between_lines = seconds_between_lines
         self._bar: Any = None
         self._task: Any = None
         self._last_line = time.monotonic()
@@ -89,6 +99,8 @@ class Display:
             text += f"  validation {entry['val_accuracy']:.2%} nll {entry['val_nll']:.4f}"
         text += f"  {entry['images_per_second']:,.0f} images/s"
         now = time.monotonic()
+        if self._bar is None and now - self._last_line < self.seconds_between_lines:
+            return
         self._last_line = now
         if self._bar is None:
             text += f"  {self._time_left(now, done)}"

@@ -1,0 +1,56 @@
+"""What is shown of a training where there is no terminal."""
+
+import pytest
+
+from lrformer.core import ConfigError
+from lrformer.training import RuntimeConfig, progress
+from lrformer.training.progress import Display
+
+
+def lines_of(
+    capsys, monkeypatch, *, seconds_between_lines: float, is_shown: bool = True
+) -> list[str]:
+    """Return what ten epochs of 25 seconds each have shown."""
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    display = Display(
+        num_epochs=10,
+        num_stages=1,
+        num_steps=100,
+        is_shown=is_shown,
+        seconds_between_lines=seconds_between_lines,
+    )
+    with display:
+        for epoch in range(10):
+            display.update(
+                stage=0,
+                epoch=epoch,
+                done=10 * epoch + 5,
+                loss=1.0,
+                accuracy=None,
+                images_per_second=8,
+            )
+            clock[0] += 25.0
+            entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
+            display.end_epoch(entry, 10 * (epoch + 1))
+    return capsys.readouterr().err.splitlines()
+
+
+def test_every_epoch_has_a_line(capsys, monkeypatch) -> None:
+    lines = lines_of(capsys, monkeypatch, seconds_between_lines=0.0)
+    assert [line.split()[1] for line in lines] == [f"{number}/10" for number in range(1, 11)]
+    assert lines[-2].endswith("0:26 left")
+
+
+def test_a_line_a_minute_is_enough_for_a_log(capsys, monkeypatch) -> None:
+    lines = lines_of(capsys, monkeypatch, seconds_between_lines=60.0)
+    assert [line.split()[1] for line in lines] == ["3/10", "6/10", "9/10"]
+
+
+def test_nothing_is_shown_where_it_is_not_wanted(capsys, monkeypatch) -> None:
+    assert not lines_of(capsys, monkeypatch, seconds_between_lines=0.0, is_shown=False)
+
+
+def test_a_negative_time_between_lines_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"seconds_between_lines \(-1\) must not be negative"):
+        RuntimeConfig(seconds_between_lines=-1)
