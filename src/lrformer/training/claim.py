@@ -63,8 +63,8 @@ def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] 
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested objects under dotted names."""
-    if not isinstance(record, dict) or not record:
+    """Return the leaves of nested objects under dotted names; an empty object has none."""
+    if not isinstance(record, dict):
         return {prefix.removesuffix("."): record}
     leaves: dict[str, Any] = {}
     for key, value in record.items():

@@ -1,10 +1,12 @@
 """A run that takes the weights of a finished one: the two differ in what is done after training alone."""
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
 from lrformer.core import ConfigError
+from lrformer.heads import FittedGP
 from lrformer.methods import METHODS, Method
 from lrformer.training.atomic_files import read_json, read_tensors
 from lrformer.training.claim import first_difference
@@ -19,15 +21,17 @@ from lrformer.training.run_folder import (
     read_run_config,
 )
 
-# Drawn from the seed and then scaled; what is new is scaled anew.
+# Of a process that is fitted afterwards: drawn from the seed and then scaled; what is new is scaled anew.
 FITTED_AFTERWARDS = "head.random_features."
 
 
 def training_of(config: TrainConfig) -> TrainConfig:
-    """Return `config` without what acts after training: runs for which it is the same have the same weights."""
-    free = _settings_after_training(config)
-    kept = {name: value for name, value in config.method_overrides.items() if name not in free}
-    return dataclasses.replace(config, method_overrides=kept, root=None, true_positive_rate=0.95)
+    """Return `config` without what acts after training: runs for which it is the same can share their weights.
+
+    Trained by itself each has the same weights to the bit, unless they differ in `num_random_features`, `convention`
+    or `feature_scale`, which move the draws of the weights and of dropout.
+    """
+    return _without(config, _settings_after_training(config))
 
 
 def check_weights_of(folder: Path, config: RunConfig) -> None:
@@ -37,10 +41,11 @@ def check_weights_of(folder: Path, config: RunConfig) -> None:
         raise ConfigError(
             f"{folder} is not finished; run its train command again, and it goes on where it stopped."
         )
-    found = first_difference(_training_of_run(there), _training_of_run(config))
-    if _settings_after_training(there.train) != _settings_after_training(config.train):
-        # Another head: that is what is to be said, and not which settings act where.
-        found = first_difference(there, config)
+    # With another head, that is what is to be said, and not which settings act where.
+    free = _settings_after_training(there.train) | _settings_after_training(config.train)
+    found = first_difference(
+        *(dataclasses.replace(run, train=_without(run.train, free)) for run in (there, config))
+    )
     if found is not None:
         name, before, now = found
         raise ConfigError(
@@ -53,9 +58,8 @@ def check_weights_of(folder: Path, config: RunConfig) -> None:
 def take_weights(method: Method, folder: Path) -> None:
     """Put what the run in `folder` has learned into `method`; what is fitted afterwards stays as it is."""
     weights, _ = read_tensors(folder / MODEL_FILE)
-    learned = {
-        name: value for name, value in weights.items() if not name.startswith(FITTED_AFTERWARDS)
-    }
+    afterwards = (FITTED_AFTERWARDS,) if isinstance(getattr(method, "head", None), FittedGP) else ()
+    learned = {name: value for name, value in weights.items() if not name.startswith(afterwards)}
     load_state(method, method.state_dict() | learned, where=str(folder / MODEL_FILE))
 
 
@@ -70,10 +74,16 @@ def training_seconds(folder: Path) -> float:
     return read_json(folder / METRICS_FILE)["training"]["seconds"]
 
 
+def way_to(folder: Path, out: Path) -> str:
+    """Return where the run in `folder` lies, seen from `out`: both may be moved together."""
+    return os.path.relpath(folder.resolve(), out.resolve())
+
+
 def _settings_after_training(config: TrainConfig) -> frozenset[str]:
     settings = METHODS[config.method].config_class(**config.method_overrides)
     return getattr(settings, "settings_after_training", frozenset())
 
 
-def _training_of_run(config: RunConfig) -> RunConfig:
-    return dataclasses.replace(config, train=training_of(config.train))
+def _without(config: TrainConfig, free: frozenset[str]) -> TrainConfig:
+    kept = {name: value for name, value in config.method_overrides.items() if name not in free}
+    return dataclasses.replace(config, method_overrides=kept, root=None, true_positive_rate=0.95)

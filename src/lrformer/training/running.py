@@ -28,7 +28,13 @@ from lrformer.training.length_scale import (
 )
 from lrformer.training.loop import Training
 from lrformer.training.processes import start_accelerator
-from lrformer.training.refit import check_weights_of, take_log, take_weights, training_seconds
+from lrformer.training.refit import (
+    check_weights_of,
+    take_log,
+    take_weights,
+    training_seconds,
+    way_to,
+)
 from lrformer.training.run_folder import (
     Run,
     RunConfig,
@@ -70,7 +76,7 @@ def train(
     Args:
         weights_of: the folder of a finished run that differs from `config` in what is done after training alone
             (see `settings_after_training` of the method's config). Its weights are taken, and only posterior,
-            temperature and threshold are fitted.
+            temperature and threshold are fitted; `metrics.json` says whose weights they are.
 
     Raises:
         ConfigError: for settings that cannot work, or a folder that belongs to another run.
@@ -120,11 +126,12 @@ def train(
         ),
         val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
     )
-    if weights_of is None:
+    source = None if weights_of is None else Path(weights_of)
+    if source is None:
         training.run()
     else:
-        _take_over(training, Path(weights_of))
-    _finish(training, None if weights_of is None else Path(weights_of))
+        _take_over(training, source)
+    _finish(training, source)
     return load_run(folder, device=accelerator.device)
 
 
@@ -187,6 +194,7 @@ def _finish(training: Training, source: Path | None) -> None:
             "training",
             {
                 **_circumstances(training, training.batches),
+                **({} if source is None else {"weights_of": way_to(source, training.folder)}),
                 **({} if choice is None else {"length_scale": to_record(choice)}),
                 "validation": describe_predictions(predictive, labels),
                 "validation_calibrated": describe_predictions(calibrated, labels),

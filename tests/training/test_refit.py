@@ -1,0 +1,224 @@
+"""A run that takes the weights of another ends where its own training would have ended."""
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from lrformer.core import ConfigError
+from lrformer.data import load_dataset
+from lrformer.methods.lrformer import LRFormerConfig
+from lrformer.training import load_run, running, train
+from lrformer.training.atomic_files import read_json, read_tensors
+from lrformer.training.claim import first_difference
+from lrformer.training.refit import training_of
+from tests.training.small import QUIET, small, weights
+
+FITTED = {"head": "fitted", "feature_scale": "calibrate", "num_random_features": 64}
+CHOSEN = {**FITTED, "choose_length_scale": True}
+
+
+def config(overrides=FITTED, **changes):
+    return small(method_overrides=overrides, **{"epochs": 2, **changes})
+
+
+def refit(asked, out: Path, source: Path):
+    return train(asked, out, runtime=QUIET, weights_of=source)
+
+
+def metrics(folder: Path) -> dict:
+    return read_json(folder / "metrics.json")["training"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "source"
+    train(config(), folder, runtime=QUIET)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"choose_length_scale": True},
+        {"length_scale": 1.0, "ridge": 0.1},
+        {"approximation": "monte_carlo", "num_samples": 3},
+        {"likelihood": "softmax", "mean_field_factor": 3.0},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_it_equals_to_the_bit_a_run_that_was_trained_anew(source, tmp_path, changes):
+    asked = config({**FITTED, **changes})
+    refit(asked, tmp_path / "refitted", source)
+    train(asked, tmp_path / "anew", runtime=QUIET)
+    assert weights(tmp_path / "refitted") == weights(tmp_path / "anew") != weights(source)
+    ours, theirs = metrics(tmp_path / "refitted"), metrics(tmp_path / "anew")
+    circumstances = {"seconds", "images_per_second"}
+    assert ours.pop("weights_of") == os.path.relpath(source, tmp_path / "refitted")
+    assert {key: ours[key] for key in ours if key not in circumstances} == {
+        key: theirs[key] for key in theirs if key not in circumstances
+    }
+    assert load_run(tmp_path / "refitted").config == load_run(tmp_path / "anew").config
+
+
+def test_a_chosen_length_scale_is_left_behind_with_the_process_that_had_it(source, tmp_path):
+    refit(config(CHOSEN), tmp_path / "chosen", source)
+    refit(config(), tmp_path / "back", tmp_path / "chosen")
+    assert weights(tmp_path / "back") == weights(source)
+
+
+def test_the_norms_of_a_bounded_backbone_are_taken_with_its_weights(tmp_path):
+    bounded = {**FITTED, "spectral_bound": 0.5}
+    train(config(bounded, epochs=1), tmp_path / "source", runtime=QUIET)
+    asked = config({**bounded, "length_scale": 1.0}, epochs=1)
+    refit(asked, tmp_path / "refitted", tmp_path / "source")
+    train(asked, tmp_path / "anew", runtime=QUIET)
+    assert weights(tmp_path / "refitted") == weights(tmp_path / "anew")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_random_features": 48}, {"convention": "sngp"}, {"feature_scale": "layer_norm"}],
+)
+def test_settings_that_move_the_draws_of_a_training_leave_the_weights_of_the_source(
+    source, tmp_path, changes
+):
+    asked = {**FITTED, **changes}
+    run = refit(config(asked), tmp_path, source)
+    ours, theirs = (read_tensors(folder / "model.safetensors")[0] for folder in (tmp_path, source))
+    learned = [name for name in theirs if not name.startswith("head.random_features.")]
+    assert {"head.linear.weight", "head.linear.bias"} < set(learned) < set(ours)
+    assert all(torch.equal(ours[name], theirs[name]) for name in learned)
+    assert run.method.gp.posterior.precision.shape[-1] == asked["num_random_features"]
+    images = torch.from_numpy(load_dataset("digits", split="test").x[:9])
+    there = load_run(source)
+    assert torch.equal(run.method(run.preprocess(images)), there.method(there.preprocess(images)))
+    assert not torch.allclose(run.predict(images).variance, there.predict(images).variance)
+
+
+def test_its_log_and_seconds_are_those_of_the_source_which_stays_as_it_is(source, tmp_path):
+    def files():
+        paths = sorted(path for path in source.rglob("*") if path.is_file())
+        return [(path, path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
+
+    before = files()
+    refit(config(CHOSEN), tmp_path / "refitted", source)
+    assert (tmp_path / "refitted" / "log.jsonl").read_bytes() == (source / "log.jsonl").read_bytes()
+    for name in ("seconds", "images_per_second"):
+        assert metrics(tmp_path / "refitted")[name] == metrics(source)[name] > 0
+    assert not (tmp_path / "refitted" / "state").exists()
+    assert files() == before
+    assert "weights_of" not in metrics(source)
+
+
+def test_one_that_was_interrupted_is_finished_by_the_same_call(source, tmp_path, monkeypatch):
+    def interrupt(training):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "_fit_posterior", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            refit(config(), tmp_path, source)
+    refit(config(), tmp_path, source)
+    assert weights(tmp_path) == weights(source)
+    assert (tmp_path / "log.jsonl").read_bytes() == (source / "log.jsonl").read_bytes()
+
+
+def test_a_finished_one_is_only_loaded(source, tmp_path, monkeypatch):
+    refit(config(), tmp_path, source)
+    monkeypatch.setattr(running, "_finish", lambda *_: pytest.fail("it was fitted again"))
+    assert refit(config(), tmp_path, source).config.train == config()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (config({"num_random_features": 32}), r"method_overrides\.head is 'fitted' there and None"),
+        (config({**FITTED, "head": "linear"}), r"method_overrides\.head is .* and 'linear' here"),
+        (config({**FITTED, "spectral_bound": 3.0}), r"spectral_bound is None there and 3\.0 here"),
+        (config(epochs=3), "epochs is 2 there and 3 here"),
+        (config(seed=1), "seed is 0 there and 1 here"),
+        (config(lr=1e-2), r"optimizer\.lr is 0\.003 there and 0\.01 here"),
+        (config(classes=(0, 1)), "classes is"),
+        (config(model_overrides={"depth": 2}), r"model_overrides\.depth is 1 there and 2 here"),
+        (config(CHOSEN, precision="bfloat16"), "precision is 'auto' there and 'bfloat16' here"),
+    ],
+    ids=["gp", "linear", "spectral_bound", "epochs", "seed", "lr", "classes", "model", "precision"],
+)
+def test_what_acts_in_training_is_refused_by_name_and_no_folder_is_made(
+    source, tmp_path, asked, message
+):
+    with pytest.raises(ConfigError, match=f"weights of .* cannot be taken: .*{message}"):
+        refit(asked, tmp_path / "out", source)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_head_is_named_before_the_settings_that_come_with_it(tmp_path):
+    few = {"num_random_features": 64}
+    train(config(few, epochs=1), tmp_path / "trained_gp", runtime=QUIET)
+    with pytest.raises(
+        ConfigError, match=r"method_overrides\.head is None there and 'fitted' here"
+    ):
+        refit(config(CHOSEN, epochs=1), tmp_path / "out", tmp_path / "trained_gp")
+    # With this head the process is trained, and its settings act in training.
+    asked = config({**few, "length_scale": 0.5}, epochs=1)
+    with pytest.raises(ConfigError, match=r"length_scale is None there and 0\.5 here"):
+        refit(asked, tmp_path / "out", tmp_path / "trained_gp")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_missing_or_not_finished_is_refused_by_its_name(source, tmp_path):
+    with pytest.raises(ConfigError, match="nowhere is no run folder"):
+        refit(config(CHOSEN), tmp_path / "out", tmp_path / "nowhere")
+    begun = shutil.copytree(source, tmp_path / "begun")
+    (begun / "metrics.json").unlink()
+    with pytest.raises(ConfigError, match="begun is not finished; run its train command again"):
+        refit(config(CHOSEN), tmp_path / "out", begun)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_place_of_the_data_and_the_accepted_share_may_differ(source, tmp_path):
+    asked = config(root=str(tmp_path / "data"), true_positive_rate=0.5)
+    run = refit(asked, tmp_path / "out", source)
+    there = load_run(source)
+    assert run.config.train.root == str(tmp_path / "data")
+    assert run.decision.true_positive_rate == 0.5
+    assert run.decision.temperature == there.decision.temperature
+    assert run.threshold < there.threshold
+
+
+def test_a_process_that_was_trained_keeps_the_scale_that_it_was_trained_with(tmp_path):
+    trained = {"feature_scale": "calibrate", "num_random_features": 64}
+    run = train(config(trained, epochs=1), tmp_path / "source", runtime=QUIET)
+    asked = config(trained, epochs=1, true_positive_rate=0.5)
+    again = refit(asked, tmp_path / "out", tmp_path / "source")
+    files = ("model.safetensors", "posterior.safetensors")
+    for name in files:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "source" / name).read_bytes()
+    assert again.threshold < run.threshold
+
+
+def test_the_settings_after_training_are_those_of_a_fitted_process_alone():
+    free = LRFormerConfig(head="fitted").settings_after_training
+    assert {"length_scale", "choose_length_scale", "ridge", "num_random_features"} < free
+    assert not {"head", "spectral_bound"} & free
+    assert LRFormerConfig().settings_after_training == frozenset()
+    assert training_of(config(CHOSEN, root="here")) == training_of(config({"head": "fitted"}))
+    assert training_of(config({"length_scale": 1.0})) != training_of(config({}))
+
+
+def test_a_difference_is_a_setting_and_never_an_empty_group_of_them(source):
+    there = load_run(source).config
+
+    def with_settings(overrides):
+        return dataclasses.replace(there, train=config(overrides))
+
+    assert first_difference(there, there) is None
+    found = first_difference(with_settings({}), with_settings({"head": "linear"}))
+    assert found == ("method_overrides.head", None, "linear")
+    assert first_difference(there, with_settings({**FITTED, "ridge": 2.0})) == (
+        "method_overrides.ridge", None, 2.0,
+    )  # fmt: skip
