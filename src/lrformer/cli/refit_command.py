@@ -27,6 +27,8 @@ def refit(
     """Fit the posterior of RUN anew with other settings, on the same data; nothing is trained, RUN stays as it is.
 
     For an LRFormer whose Gaussian process is fitted after training (head=fitted), the recipe `best` among them.
+
+    Example: lrformer refit runs/best --out runs/best-short --method-option length_scale=0.5
     """
     from lrformer.training import RuntimeConfig, train
     from lrformer.training.run_folder import read_run_config

@@ -1,0 +1,90 @@
+"""`lrformer refit` as a person uses it: what is printed, and what is refused before anything is written."""
+
+import re
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from lrformer.cli.main import app, main
+from lrformer.training import load_run, train
+from tests.training.small import QUIET, small, weights
+
+FITTED = {"head": "fitted", "feature_scale": "calibrate", "num_random_features": 64}
+LONG = ["--method-option", "length_scale=4", "--method-option", "choose_length_scale=true"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "source"
+    train(small(method_overrides=FITTED, epochs=1), folder, runtime=QUIET)
+    return folder
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["refit", *map(str, words), "--device", "cpu"])
+
+
+def test_a_run_is_fitted_anew_and_its_worth_is_said_in_one_line(source, tmp_path):
+    before, out = weights(source), tmp_path / "new"
+    result = invoke(source, "--out", out, *LONG)
+    assert result.exit_code == 0, result.output
+    worth = r"validation accuracy \d+\.\d\d%, nll \S+, ece \S+; temperature \S+, entropy threshold"
+    assert re.fullmatch(rf"{re.escape(str(out))}: {worth} \S+\n", result.output)
+    asked = {**FITTED, "length_scale": 4, "choose_length_scale": True}
+    assert load_run(out).config.train == small(method_overrides=asked, epochs=1)
+    train(small(method_overrides=asked, epochs=1), tmp_path / "anew", runtime=QUIET)
+    assert weights(out) == weights(tmp_path / "anew") != before == weights(source)
+    again = invoke(source, "--out", out, *LONG)
+    assert again.output == result.output
+
+
+def test_prepared_data_may_have_moved_and_a_refitted_run_may_be_refitted(source, tmp_path):
+    moved = tmp_path / "moved"
+    assert invoke(source, "--out", tmp_path / "new", *LONG, "--root", moved).exit_code == 0
+    assert load_run(tmp_path / "new").config.train.root == str(moved)
+    back = ["--method-option", "choose_length_scale=false", "--method-option", "length_scale=2"]
+    assert invoke(tmp_path / "new", "--out", tmp_path / "back", *back).exit_code == 0
+    assert weights(tmp_path / "back") == weights(source)
+    assert load_run(tmp_path / "back").config.train.root == str(moved)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["RUN", "--method-option", "length_scael=4"], "Did you mean 'length_scale'"),
+        (["RUN", "--method-option", "length_scale"], "NAME=VALUE"),
+        (["RUN", "--method-option", "length_scale=-1"], "length_scale (-1) must be positive"),
+        (["RUN", "--method-option", "head=gp"], "method_overrides.head is 'fitted' there and 'gp'"),
+        (["RUN", "--method-option", "spectral_bound=3"], "spectral_bound is None there and 3 here"),
+        (["nowhere", "--method-option", "length_scale=4"], "nowhere is no run folder"),
+        (["RUN", "--device", "gpu"], "device"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two_and_makes_no_folder(
+    source, tmp_path, monkeypatch, capsys, words, message
+):
+    given = [str(source) if word == "RUN" else word for word in words]
+    arguments = ["lrformer", "refit", *given, "--out", str(tmp_path / "new")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_folder_of_another_run_is_left_alone(source, tmp_path):
+    result = invoke(source, "--out", source, *LONG)
+    assert "belongs to a run with other settings" in str(result.exception)
+    assert "length_scale" in str(result.exception)
+
+
+def test_help_shows_an_example_and_where_defaults_come_from():
+    shown = CliRunner().invoke(app, ["refit", "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert "Example: lrformer refit runs/best --out runs/best-short" in shown.output
+    assert "as in the run" in shown.output
+    assert "default:" in shown.output
