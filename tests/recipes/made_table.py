@@ -1,14 +1,18 @@
 """A table of two rows on a folder of three tiny classes, and runs of it that nobody trained."""
 
 import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from lrformer.recipes import attentions
+from lrformer.data import AugmentConfig
+from lrformer.recipes import attentions, main_table, plan_runs
+from lrformer.recipes.sharing import take_in_hand
 from lrformer.recipes.table import Table
 from lrformer.recipes.table_record import TableRun, without_place
 from lrformer.recipes.table_run import Circumstances, PlannedRun
+from lrformer.recipes.twins import run_folder
 from lrformer.training import RuntimeConfig
 
 QUIET = RuntimeConfig(device="cpu", quiet=True)
@@ -46,6 +50,37 @@ def small_table(data: Path | str, *, epochs: int = 2, **settings) -> Table:
     )
     rows = tuple(row for row in changed.rows if row.name in ("dot_product", "lrsa"))
     return dataclasses.replace(changed, rows=rows)
+
+
+def small_main_table(data: Path | str) -> Table:
+    """Return the rows of the main table whose process is fitted after training, with a model that trains in a second."""
+    small = {"depth": 1, "embed_dim": 8, "num_heads": 2, "proj_drop_rate": 0.1}
+    changed = main_table(data=str(data)).changed(
+        lambda config: dataclasses.replace(
+            config,
+            epochs=2,
+            batch_size=8,
+            val_fraction=0.25,
+            model="lrformer_digits",
+            model_overrides=small,
+            method_overrides={**config.method_overrides, "num_random_features": 64},
+            augment=AugmentConfig(),
+            optimizer=dataclasses.replace(config.optimizer, warmup_epochs=None),
+        ),
+        {"epochs": 2},
+    )
+    rows = tuple(row for row in changed.rows if row.name in ("lrformer", "lrformer_median"))
+    return dataclasses.replace(changed, rows=rows, baseline="lrformer", pivot="lrformer")
+
+
+def hold(out: Path, table: Table, *names: str) -> ExitStack:
+    """Return a block in which these runs are in other hands."""
+    stack = ExitStack()
+    for run in plan_runs(table):
+        if run.name in names:
+            folder = run_folder(out, table, run, num_failed=0)
+            assert stack.enter_context(take_in_hand(folder))
+    return stack
 
 
 def made_run(

@@ -2,29 +2,17 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 
 from lrformer.recipes import plan_runs, reproduce_table, table_engine
 from lrformer.recipes.sharing import lock_path, take_in_hand
-from lrformer.recipes.table_engine import run_folder
 from lrformer.recipes.table_record import add_to_record, read_table_record
 from lrformer.recipes.table_run import Circumstances, failed_run
 from lrformer.training.atomic_files import RunFileError
-from tests.recipes.made_table import QUIET, made_run, small_table
+from tests.recipes.made_table import QUIET, hold, made_run, small_table
 
 HOW = Circumstances(runtime=QUIET)
-
-
-def hold(out, table, *names):
-    """Return a block in which these runs are in other hands."""
-    stack = ExitStack()
-    for run in plan_runs(table):
-        if run.name in names:
-            folder = run_folder(out, table, run, num_failed=0)
-            assert stack.enter_context(take_in_hand(folder))
-    return stack
 
 
 def test_a_run_in_other_hands_is_skipped_and_said(made, data, tmp_path):

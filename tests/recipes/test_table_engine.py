@@ -230,6 +230,10 @@ def test_a_listing_of_a_record_needs_no_folder(made, data, tmp_path):
         ({"rows": ["lrsa", "l3"]}, "no row 'l3'"),
         ({"num_seeds": 0}, "at least 1"),
         ({"how": Circumstances(ood=("shvn",))}, "Did you mean 'svhn'"),
+        (
+            {"how": Circumstances(ood=("other-classes",))},
+            "trained on some of the classes; this one",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_trained(
@@ -257,6 +261,14 @@ def test_an_unknown_split_of_an_unknown_set_is_refused(made, data, tmp_path):
     how = Circumstances(ood=(f"{data}:ood-dots",))
     with pytest.raises(ConfigError, match="has no split 'ood-dots'"):
         reproduce_table(small_table(data), tmp_path, how=how)
+
+
+def test_classes_that_a_table_leaves_out_may_be_its_unknown_set(made, data, tmp_path):
+    calls, _ = made
+    table = small_table(data).changed(lambda c: dataclasses.replace(c, classes=(0, 1)), {})
+    how = dataclasses.replace(HOW, ood=("other-classes",))
+    reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=how)
+    assert [call[0] for call in calls] == ["lrsa"]
 
 
 def test_the_record_of_another_table_is_refused(tmp_path):

@@ -227,7 +227,9 @@ class _Work:
                 if not self._is_due(run):
                     continue
                 with take_in_hand(run_folder(self.out, self.table, run, num_failed=0)) as is_ours:
-                    other = find_in_training(self.out, self.table, run) if is_ours else None
+                    other = None
+                    if is_ours:
+                        other = find_in_training(self.out, self.table, run, self._folder(run))
                     if not is_ours or other is not None:
                         whose = (
                             "" if other is None else f"waits for the weights of {other.row}, which "
@@ -256,9 +258,8 @@ class _Work:
 
     def _make(self, run: PlannedRun) -> str | None:
         """Make one run and record it; return why the rest is not begun, or None."""
-        folder = run_folder(self.out, self.table, run, num_failed=len(self._attempts(run)))
-        # A run that has been begun goes on with its own weights.
-        trained = None if read_log(folder) else find_trained(self.out, self.table, run)
+        folder = self._folder(run)
+        trained = find_trained(self.out, self.table, run, folder)
         estimate = estimate_seconds(run, self.record) if trained is None else None
         if not self.limit.admits(_seconds_left(estimate, folder)):
             return f"{run.name} would not fit into the time that is left"
@@ -280,6 +281,9 @@ class _Work:
 
     def _attempts(self, run: PlannedRun) -> list[TableRun]:
         return self.record.find(run.row.name, run.config, self.how.ood)
+
+    def _folder(self, run: PlannedRun) -> Path:
+        return run_folder(self.out, self.table, run, num_failed=len(self._attempts(run)))
 
     def _title(self, run: PlannedRun) -> str:
         return f"[{self.plan.index(run) + 1}/{len(self.plan)}] {run.name}"
@@ -314,10 +318,12 @@ def describe(run: TableRun) -> str:
     if run.error is not None:
         return f"  failed: {run.error}"
     test = next(iter(run.figures["raw"].values()))["probabilities"]
+    trained = f"{run.seconds['training']:.0f} s training ({run.training['images_per_second']:,.0f} images/s)"
+    if (source := run.training.get("weights_of")) is not None:
+        trained = f"weights of {source}"
     return (
         f"  accuracy {test['accuracy'][0]:.2%}, nll {test['nll'][0]:.4f}, "
-        f"ece {test['ece_equal_width'][0]:.4f}; {run.seconds['training']:.0f} s training "
-        f"({run.training['images_per_second']:,.0f} images/s), "
+        f"ece {test['ece_equal_width'][0]:.4f}; {trained}, "
         f"{run.seconds['evaluation']:.0f} s evaluation"
     )
 

@@ -123,8 +123,9 @@ def _make(
     outliers = find_outliers(run, is_calibrated=planned.is_calibrated, batch_size=how.batch_size)
     save_scores(scores[own], folder)
     training = read_json(folder / METRICS_FILE)["training"]
-    if trained is not None:
-        training["weights_of"] = trained.row
+    if "weights_of" in training:
+        # The way to the folder of a seed; also where only the evaluation was left to do.
+        training["weights_of"] = Path(training["weights_of"]).parent.name
     return TableRun(
         row=planned.row.name,
         seed=config.seed,

@@ -8,6 +8,7 @@ from lrformer.recipes.table import Table, variant_slug
 from lrformer.recipes.table_run import PlannedRun, Trained
 from lrformer.training.refit import training_of
 from lrformer.training.run_folder import is_finished
+from lrformer.training.state import state_path
 
 
 def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:
@@ -19,16 +20,20 @@ def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> 
     return place / f"seed-{run.config.seed}-again-{num_failed}"
 
 
-def find_trained(out: Path, table: Table, run: PlannedRun) -> Trained | None:
-    """Return a finished run whose weights `run` can take."""
+def find_trained(out: Path, table: Table, run: PlannedRun, folder: Path) -> Trained | None:
+    """Return a finished run whose weights `run` can take, unless it has its own in `folder`."""
+    if _has_weights(folder):
+        return None
     return next((twin for twin in _twins(out, table, run) if is_finished(twin.folder)), None)
 
 
-def find_in_training(out: Path, table: Table, run: PlannedRun) -> Trained | None:
+def find_in_training(out: Path, table: Table, run: PlannedRun, folder: Path) -> Trained | None:
     """Return a run that another process has in hand, and whose weights `run` can take when it is finished.
 
-    Only rows further up are looked at, or two could wait for each other.
+    Only rows further up are looked at, or two could wait for each other; and none if `run` has its own in `folder`.
     """
+    if _has_weights(folder):
+        return None
     names = [row.name for row in table.rows]
     above = names[: names.index(run.row.name)]
     return next(
@@ -39,6 +44,11 @@ def find_in_training(out: Path, table: Table, run: PlannedRun) -> Trained | None
         ),
         None,
     )
+
+
+def _has_weights(folder: Path) -> bool:
+    """Return whether a run goes on from what is in `folder`; a log alone is nothing to go on from."""
+    return is_finished(folder) or state_path(folder).is_file()
 
 
 def _twins(out: Path, table: Table, run: PlannedRun) -> list[Trained]:
