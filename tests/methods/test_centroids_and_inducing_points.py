@@ -6,7 +6,7 @@ from torch import nn
 
 from lrformer.core import ConfigError, NotFittedError
 from lrformer.methods.due import kmeans
-from tests.methods.tiny import TinyConvNet, TinyMLP, digits, small_method, tiny_lrformer
+from tests.methods.tiny import TinyConvNet, TinyMLP, digits, fit, small_method, tiny_lrformer
 
 
 def test_the_loss_of_duq_is_binary_cross_entropy_plus_a_two_sided_penalty() -> None:
@@ -71,6 +71,42 @@ def test_due_starts_from_centers_of_features_and_their_mean_distance() -> None:
     expected = torch.nn.functional.pdist(features).mean()
     assert torch.allclose(lengths, expected.expand_as(lengths), rtol=1e-4)
     assert int(method.head.num_data) == 600
+
+
+def test_a_transformer_under_due_collapses_from_the_prior_and_learns_from_a_draw() -> None:
+    train, test, _ = digits()
+    x, y = test.tensors
+
+    def spread_and_accuracy(start: str) -> tuple[float, float]:
+        torch.manual_seed(0)
+        method = small_method(
+            "due",
+            lambda: tiny_lrformer(attention="dot_product", patch_size=4, proj_drop_rate=0.0),
+            initial_posterior=start,
+        )
+
+        def distance() -> float:
+            with torch.no_grad():
+                return torch.nn.functional.pdist(method.features(x)).mean().item()
+
+        before = distance()
+        fit(method, train, epochs=4, learning_rate=2e-3)
+        guess = method.predict(x, torch.Generator().manual_seed(0)).probs.argmax(-1)
+        return distance() / before, (guess == y).float().mean().item()
+
+    spread, accuracy = spread_and_accuracy("prior")
+    assert spread < 0.75
+    assert accuracy < 0.3  # chance is 0.2
+    spread, accuracy = spread_and_accuracy("draw")
+    assert spread > 1.1
+    assert accuracy > 0.5
+
+
+def test_another_start_of_the_posterior_is_refused_by_name() -> None:
+    with pytest.raises(
+        ConfigError, match=r"initial_posterior \('zero'\) must be 'prior' or 'draw'"
+    ):
+        small_method("due", initial_posterior="zero")
 
 
 def test_kmeans_finds_separated_clusters() -> None:
