@@ -208,7 +208,8 @@ def runs_table() -> str:
             accuracy, seconds = f"failed: {run.error}", ""
             if run.is_finished:
                 test = next(iter(run.figures["raw"].values()))["probabilities"]
-                accuracy, seconds = f"{test['accuracy'][0]:.2%}", f"{run.seconds['training']:.0f}"
+                accuracy = f"{test['accuracy'][0]:.2%}"
+                seconds = _taken(run) or f"{run.seconds['training']:.0f}"
             made = f"{run.made['device']}, {run.made['torch']}"
             lines.append(
                 f"| {name} | {describe_variant(run.variant)} | {run.row} | {run.seed} | {accuracy} | "
@@ -283,11 +284,22 @@ def cost_table() -> str:
         return "Not measured yet."
     lines = ["| row | seed | epochs | minutes | images/s | device |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {run.row} | {run.seed} | {run.config.epochs} | {run.seconds['training'] / 60:.1f} | "
-        f"{run.training['images_per_second']:,.0f} | {run.made['device']} |"
+        f"| {run.row} | {run.seed} | {run.config.epochs} | {_cost(run)} | {run.made['device']} |"
         for run in finished
     ]
     return "\n".join(lines)
+
+
+def _cost(run: TableRun) -> str:
+    if taken := _taken(run):
+        return f"{taken} |"
+    return f"{run.seconds['training'] / 60:.1f} | {run.training['images_per_second']:,.0f}"
+
+
+def _taken(run: TableRun) -> str | None:
+    """Return whose weights a run has that was not trained by itself; its seconds are theirs."""
+    source = run.training.get("weights_of")
+    return None if source is None else f"weights of `{source}`"
 
 
 def search_table() -> str:

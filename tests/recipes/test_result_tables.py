@@ -1,12 +1,13 @@
 """The pages say what the records say, and what is missing."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from lrformer.recipes import TABLES, plan_runs
-from lrformer.recipes.table_record import TableRecord, write_table_record
+from lrformer.recipes.table_record import TableRecord, read_table_record, write_table_record
 from lrformer.recipes.table_run import Circumstances, failed_run
 from tests.recipes.made_table import made_run
 
@@ -112,6 +113,25 @@ def test_the_best_model_is_shown_by_every_score_and_one_seed_is_enough(pages, tm
     assert "| LRFormer, GP fitted after training | entropy | 0.600 | 0.800 | 0.800 |" in text
     assert "| LRFormer, GP fitted after training | variance (chosen) | 0.700 |" in text
     assert "- Still to be run: lrformer_median (0 of 1), lrformer_gp (0 of 1)." in text
+
+
+def test_a_run_with_the_weights_of_another_row_does_not_count_its_seconds_as_its_own(
+    pages, tmp_path
+):
+    write(tmp_path, "main", {"lrformer": [0.1], "lrformer_median": [0.2]})
+    path = tmp_path / "cifar10-main.json"
+    record = read_table_record(path, table="main", data="cifar10")
+    own, twin = record.runs
+    twin = dataclasses.replace(twin, training={**twin.training, "weights_of": "lrformer"})
+    write_table_record(path, dataclasses.replace(record, runs=(own, twin)))
+    assert pages.cost_table().splitlines()[2:] == [
+        "| lrformer | 0 | 150 | 0.2 | 100 | cpu |",
+        "| lrformer_median | 0 | 150 | weights of `lrformer` | | cpu |",
+    ]
+    first, second = pages.runs_table().splitlines()[2:]
+    assert "| lrformer | 0 | 80.00% | 10 | cpu, 2 |" in first
+    assert "| lrformer_median | 0 | 80.00% | weights of `lrformer` | cpu, 2 |" in second
+    assert "GP fitted, median length-scale | 1 |" in pages.section("main")
 
 
 def test_the_search_lists_what_every_candidate_was_judged_by(pages, tmp_path):
