@@ -28,7 +28,7 @@ def refit(
 
     For an LRFormer whose Gaussian process is fitted after training (head=fitted), the recipe `best` among them.
 
-    Example: lrformer refit runs/best --out runs/best-short --method-option length_scale=0.5
+    Example: lrformer refit runs/best --out runs/best-median --method-option choose_length_scale=false
     """
     from lrformer.training import RuntimeConfig, train
     from lrformer.training.run_folder import read_run_config
