@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lrformer.core import ConfigError, NotFittedError
 from lrformer.methods.due import kmeans
+from lrformer.models import create_model
 from tests.methods.tiny import TinyConvNet, TinyMLP, digits, fit, small_method, tiny_lrformer
 
 
@@ -100,6 +102,39 @@ def test_a_transformer_under_due_collapses_from_the_prior_and_learns_from_a_draw
     spread, accuracy = spread_and_accuracy("draw")
     assert spread > 1.1
     assert accuracy > 0.5
+
+
+@pytest.mark.parametrize(
+    ("backbone", "start", "is_draw"),
+    [
+        (lambda: tiny_lrformer(attention="dot_product"), None, True),
+        (TinyMLP, None, True),
+        (TinyConvNet, None, False),
+        (
+            lambda: create_model("lrformer_hybrid_32", num_classes=0, depth=1, embed_dim=48),
+            None,
+            True,
+        ),
+        (TinyConvNet, "draw", True),
+        (TinyMLP, "prior", False),
+    ],
+)
+def test_the_start_of_the_posterior_follows_the_last_normalization(
+    backbone, start, is_draw
+) -> None:
+    method = small_method("due", backbone, initial_posterior=start, spectral_bound=None)
+    assert method._starts_at_a_draw == is_draw
+
+
+def test_a_draw_is_what_prepare_puts_into_the_head() -> None:
+    train, _, _ = digits()
+    deviations = []
+    for start in ("prior", None):
+        method = small_method("due", TinyMLP, initial_posterior=start, spectral_bound=None)
+        method.prepare(DataLoader(train, 64))
+        points = method.head.gp.variational_strategy.base_variational_strategy.inducing_points
+        deviations.append(method.head.train().marginals(points.detach())[1].sqrt().mean().item())
+    assert deviations[1] < 0.2 * deviations[0]
 
 
 def test_another_start_of_the_posterior_is_refused_by_name() -> None:

@@ -6,13 +6,16 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lrformer.core import ConfigError, make_generator
 from lrformer.heads import VariationalGPHead
 from lrformer.methods.base import BackboneFactory, BackboneMethod, Loader, collect_features
 from lrformer.methods.registry import METHODS
 from lrformer.models.spectral import apply_spectral_norm
+
+_NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,8 @@ class DUEConfig:
         initial_posterior: "prior", as in the reference: every logit is noise at first, and the quickest way to a
             lower loss is to pull all features to the inducing points, where there is less of it. Batch norm at the
             end of a residual network prevents that; a transformer collapses. "draw" starts at one draw from the
-            prior, with a tenth of its deviation: logits that depend on the features from the first step.
+            prior, with a tenth of its deviation: logits that depend on the features from the first step. None is
+            "prior" where the last normalization of the backbone is a batch norm, and "draw" elsewhere.
         seed: of k-means and the draw.
     """
 
@@ -43,13 +47,14 @@ class DUEConfig:
     spectral_bound: float | None = 3.0
     num_power_iterations: int = 1
     input_shape: tuple[int, ...] | None = None
-    initial_posterior: Literal["prior", "draw"] = "prior"
+    initial_posterior: Literal["prior", "draw"] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.initial_posterior not in ("prior", "draw"):
+        if self.initial_posterior not in ("prior", "draw", None):
             raise ConfigError(
-                f"initial_posterior ('{self.initial_posterior}') must be 'prior' or 'draw'."
+                f"initial_posterior ('{self.initial_posterior}') must be 'prior' or 'draw', or None to leave it "
+                "to the backbone."
             )
 
 
@@ -94,10 +99,15 @@ class DUE(BackboneMethod):
             kmeans(features, self.head.num_inducing, seed=self.config.seed),
             float(torch.nn.functional.pdist(features.cpu()).mean()),
             self.config.num_data or _num_data(loader),
-            draw=make_generator(self.config.seed)
-            if self.config.initial_posterior == "draw"
-            else None,
+            draw=make_generator(self.config.seed) if self._starts_at_a_draw else None,
         )
+
+    @property
+    def _starts_at_a_draw(self) -> bool:
+        if self.config.initial_posterior is not None:
+            return self.config.initial_posterior == "draw"
+        norms = [part for part in self.backbone.modules() if isinstance(part, _NORMS)]
+        return not norms or not isinstance(norms[-1], _BatchNorm)
 
     def loss(self, x: Shaped[Tensor, "b ..."], y: Shaped[Tensor, "b ..."]) -> Float[Tensor, ""]:
         """Return the negative evidence lower bound per example."""

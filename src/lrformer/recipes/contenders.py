@@ -94,7 +94,7 @@ CONTENDERS.register("due")(
         knob_of="method",
         values=(1.0, 3.0, 6.0),
         model_overrides=_PLAIN,
-        method_overrides={"num_inducing": 20},
+        method_overrides={"num_inducing": 20, "initial_posterior": "prior"},
         is_in_paper=True,
     )
 )

@@ -122,6 +122,7 @@ def a3_pretrain(*, data: str = "imagenet", method: str = "lrformer") -> Experime
             f"the text has {PRETRAIN_LR} for pretraining, the appendix 0.004: the text's is taken.",
             A3_NOT_APPENDIX,
             "trained at the size of the model; A3 trains at 160 pixels.",
+            *_departures(method, 224),
         ),
         num_seeds=1,
     )
@@ -143,6 +144,7 @@ def a3_finetune(
         choices=(
             f"the text has {FINETUNE_LR} for fine-tuning, the appendix 0.006: the text's is taken.",
             "as in a3_pretrain, the rest is A3's, not the appendix's AdamW with batch 32.",
+            *_departures(method, 224),
         ),
     )
 
