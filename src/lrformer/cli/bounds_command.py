@@ -50,7 +50,7 @@ def bounds(
     figure: Annotated[
         Path | None, typer.Option(help="File for the picture of bound against measured.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the power iteration.")] = 0,
 ) -> None:
     """Show what is known of a model's Lipschitz constant, module by module: proved, printed, measured.
