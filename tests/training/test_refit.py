@@ -11,6 +11,7 @@ import torch
 from lrformer.core import ConfigError
 from lrformer.data import load_dataset
 from lrformer.methods.lrformer import LRFormerConfig
+from lrformer.methods.sngp import SNGPConfig
 from lrformer.training import load_run, running, train
 from lrformer.training.atomic_files import read_json, read_tensors
 from lrformer.training.claim import first_difference
@@ -201,11 +202,36 @@ def test_a_process_that_was_trained_keeps_the_scale_that_it_was_trained_with(tmp
     assert again.threshold < run.threshold
 
 
-def test_the_settings_after_training_are_those_of_a_fitted_process_alone():
+@pytest.mark.parametrize("method", ["lrformer", "sngp", "dnn_gp"])
+def test_the_posterior_of_a_process_that_was_trained_may_be_another(tmp_path, method):
+    few = {"num_random_features": 64}
+    other = {**few, "ridge": 0.1, "mean_field_factor": 5.0}
+    changes = {"epochs": 1, "method": method}
+    train(config(few, **changes), tmp_path / "source", runtime=QUIET)
+    refit(config(other, **changes), tmp_path / "refitted", tmp_path / "source")
+    train(config(other, **changes), tmp_path / "anew", runtime=QUIET)
+    assert weights(tmp_path / "refitted") == weights(tmp_path / "anew")
+    assert weights(tmp_path / "refitted") != weights(tmp_path / "source")
+    refitted, anew = (load_run(tmp_path / name).decision for name in ("refitted", "anew"))
+    assert refitted == anew
+
+
+def test_a_method_without_a_process_has_nothing_to_fit_anew(tmp_path):
+    plain = config({}, method="deterministic", epochs=1)
+    train(plain, tmp_path / "source", runtime=QUIET)
+    asked = dataclasses.replace(plain, seed=1)
+    with pytest.raises(ConfigError, match="acts after it is nothing with this method"):
+        refit(asked, tmp_path / "out", tmp_path / "source")
+
+
+def test_the_settings_after_training_are_more_where_the_process_is_fitted_afterwards():
     free = LRFormerConfig(head="fitted").settings_after_training
     assert {"length_scale", "choose_length_scale", "ridge", "num_random_features"} < free
     assert not {"head", "spectral_bound"} & free
-    assert LRFormerConfig().settings_after_training == frozenset()
+    for trained in (LRFormerConfig(), LRFormerConfig(head="linear"), SNGPConfig()):
+        assert trained.settings_after_training < free
+        assert {"ridge", "mean_field_factor", "likelihood"} < trained.settings_after_training
+        assert not {"length_scale", "feature_scale"} & trained.settings_after_training
     assert training_of(config(CHOSEN, root="here")) == training_of(config({"head": "fitted"}))
     assert training_of(config({"length_scale": 1.0})) != training_of(config({}))
 

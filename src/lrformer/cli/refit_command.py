@@ -26,9 +26,10 @@ def refit(
 ) -> None:
     """Fit the posterior of RUN anew with other settings, on the same data; nothing is trained, RUN stays as it is.
 
-    For an LRFormer whose Gaussian process is fitted after training (head=fitted), the recipe `best` among them.
+    What may differ are the settings that act after training: of any Gaussian process those of its posterior (ridge,
+    mean_field_factor, ...), of one that is fitted after training (head=fitted, as in the recipe best) all.
 
-    Example: lrformer refit runs/best --out runs/best-median --method-option choose_length_scale=false
+    Example: lrformer refit runs/sngp --out runs/sngp-20 --method-option mean_field_factor=20
     """
     from lrformer.training import RuntimeConfig, train
     from lrformer.training.run_folder import read_run_config

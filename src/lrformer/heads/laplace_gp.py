@@ -14,6 +14,13 @@ from lrformer.heads.laplace_posterior import LaplacePosterior, Likelihood
 from lrformer.heads.predictive import Predictive
 from lrformer.heads.random_features import Convention, FeatureScale, RandomFourierFeatures
 
+POSTERIOR_SETTINGS = frozenset(
+    {
+        *("ridge", "momentum", "likelihood", "update_in_training"),
+        *("approximation", "mean_field_factor", "num_samples"),
+    }
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFeatureGPConfig:
@@ -57,6 +64,11 @@ class RandomFeatureGPConfig:
             raise ConfigError(f"mean_field_factor ({self.mean_field_factor}) must not be negative.")
         if self.num_samples < 1:
             raise ConfigError(f"num_samples ({self.num_samples}) must be at least 1.")
+
+    @property
+    def settings_after_training(self) -> frozenset[str]:
+        """Return the settings that do not change what is learned: those of the posterior, and how it is read."""
+        return POSTERIOR_SETTINGS
 
 
 class RandomFeaturePosterior(nn.Module):

@@ -51,9 +51,9 @@ class LRFormerConfig(RandomFeatureGPConfig):
 
     @property
     def settings_after_training(self) -> frozenset[str]:
-        """Return the settings that do not change what is learned."""
+        """Return the settings that do not change what is learned; with a fitted process all of its own."""
         if self.head != "fitted":
-            return frozenset()
+            return super().settings_after_training
         return frozenset(field.name for field in fields(self)) - {"head", "spectral_bound"}
 
 

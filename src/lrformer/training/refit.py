@@ -48,10 +48,11 @@ def check_weights_of(folder: Path, config: RunConfig) -> None:
     )
     if found is not None:
         name, before, now = found
+        afterwards = ", ".join(sorted(_settings_after_training(there.train)))
         raise ConfigError(
             f"the weights of {folder} cannot be taken: {name} is {before!r} there and {now!r} here, and acts in "
-            "training. With the method lrformer and head='fitted' the settings of the process act afterwards; "
-            "everything else has to be trained anew."
+            f"training. What acts after it is {afterwards or 'nothing with this method'}; everything else has to be "
+            "trained anew."
         )
 
 
