@@ -115,6 +115,8 @@ def test_a_transformer_under_due_collapses_from_the_prior_and_learns_from_a_draw
             None,
             True,
         ),
+        (lambda: nn.Sequential(TinyConvNet(), nn.GroupNorm(2, 16)), None, True),
+        (lambda: nn.Sequential(TinyConvNet(), nn.RMSNorm(16)), None, True),
         (TinyConvNet, "draw", True),
         (TinyMLP, "prior", False),
     ],
@@ -122,19 +124,28 @@ def test_a_transformer_under_due_collapses_from_the_prior_and_learns_from_a_draw
 def test_the_start_of_the_posterior_follows_the_last_normalization(
     backbone, start, is_draw
 ) -> None:
-    method = small_method("due", backbone, initial_posterior=start, spectral_bound=None)
+    def with_features() -> nn.Module:
+        made = backbone()
+        made.num_features = getattr(made, "num_features", 16)
+        return made
+
+    method = small_method("due", with_features, initial_posterior=start, spectral_bound=None)
     assert method._starts_at_a_draw == is_draw
 
 
 def test_a_draw_is_what_prepare_puts_into_the_head() -> None:
     train, _, _ = digits()
-    deviations = []
-    for start in ("prior", None):
-        method = small_method("due", TinyMLP, initial_posterior=start, spectral_bound=None)
+    means, deviations = [], []
+    for settings in ({"initial_posterior": "prior"}, {}, {}, {"seed": 1}):
+        torch.manual_seed(0)
+        method = small_method("due", TinyMLP, spectral_bound=None, **settings)
         method.prepare(DataLoader(train, 64))
-        points = method.head.gp.variational_strategy.base_variational_strategy.inducing_points
-        deviations.append(method.head.train().marginals(points.detach())[1].sqrt().mean().item())
+        strategy = method.head.gp.variational_strategy.base_variational_strategy
+        means.append(strategy._variational_distribution.variational_mean.sum().item())
+        variance = method.head.train().marginals(strategy.inducing_points.detach())[1]
+        deviations.append(variance.sqrt().mean().item())
     assert deviations[1] < 0.2 * deviations[0]
+    assert means[1] == means[2] != means[3]
 
 
 def test_another_start_of_the_posterior_is_refused_by_name() -> None:

@@ -228,3 +228,7 @@ def test_training_lowers_the_loss_on_separable_points():
         generator=torch.Generator().manual_seed(0),
     )
     assert loss < 0.35
+
+
+def test_due_on_points_starts_as_its_reference_does() -> None:
+    assert CONTENDERS["due"].method_overrides["initial_posterior"] == "prior"

@@ -3,8 +3,9 @@
 import pytest
 
 from lrformer.core import ConfigError
-from lrformer.training import RuntimeConfig, progress
+from lrformer.training import RuntimeConfig, progress, train
 from lrformer.training.progress import Display
+from tests.training.small import small
 
 
 def lines_of(
@@ -49,6 +50,20 @@ def test_a_line_a_minute_is_enough_for_a_log(capsys, monkeypatch) -> None:
 
 def test_nothing_is_shown_where_it_is_not_wanted(capsys, monkeypatch) -> None:
     assert not lines_of(capsys, monkeypatch, seconds_between_lines=0.0, is_shown=False)
+
+
+@pytest.mark.parametrize(("seconds", "num_lines"), [(0.0, 3), (1e9, 0)])
+def test_a_training_passes_the_time_between_lines_on(capsys, tmp_path, seconds, num_lines) -> None:
+    runtime = RuntimeConfig(device="cpu", seconds_between_lines=seconds)
+    train(small(), tmp_path, runtime=runtime)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("epoch ") for line in lines) == num_lines
+
+
+def test_on_a_terminal_every_epoch_has_a_line(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    lines = lines_of(capsys, monkeypatch, seconds_between_lines=1e9)
+    assert sum("images/s" in line and "epoch" in line for line in lines) >= 10
 
 
 def test_a_negative_time_between_lines_is_refused() -> None:

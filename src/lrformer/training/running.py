@@ -172,8 +172,7 @@ def _finish(training: Training, source: Path | None) -> None:
     """Fit the posterior and the decision, and write everything that a finished run has.
 
     Args:
-        source: the run whose weights were taken; its log comes along only now, since a folder with a log and
-            no metrics is one whose own training has begun.
+        source: the run whose weights were taken, and whose log comes along.
     """
     config, method, accelerator = training.config, training.method, training.accelerator
     method.eval()
