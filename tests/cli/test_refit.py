@@ -30,13 +30,14 @@ def test_a_run_is_fitted_anew_and_its_worth_is_said_in_one_line(source, tmp_path
     result = invoke(source, "--out", out, *LONG)
     assert result.exit_code == 0, result.output
     worth = r"validation accuracy \d+\.\d\d%, nll \S+, ece \S+; temperature \S+, entropy threshold"
-    assert re.fullmatch(rf"{re.escape(str(out))}: {worth} \S+\n", result.output)
+    assert re.fullmatch(rf"{re.escape(str(out))}: {worth} \S+\n", result.stdout)
+    assert result.stderr.startswith(f"the weights of {source}: posterior, temperature and")
     asked = {**FITTED, "length_scale": 4, "choose_length_scale": True}
     assert load_run(out).config.train == small(method_overrides=asked, epochs=1)
     train(small(method_overrides=asked, epochs=1), tmp_path / "anew", runtime=QUIET)
     assert weights(out) == weights(tmp_path / "anew") != before == weights(source)
     again = invoke(source, "--out", out, *LONG)
-    assert again.output == result.output
+    assert again.output == result.stdout
 
 
 def test_prepared_data_may_have_moved_and_a_refitted_run_may_be_refitted(source, tmp_path):
@@ -55,6 +56,8 @@ def test_prepared_data_may_have_moved_and_a_refitted_run_may_be_refitted(source,
         (["RUN", "--method-option", "length_scael=4"], "Did you mean 'length_scale'"),
         (["RUN", "--method-option", "length_scale"], "NAME=VALUE"),
         (["RUN", "--method-option", "length_scale=-1"], "length_scale (-1) must be positive"),
+        (["RUN", "--method-option", "length_scale=abc"], "length_scale ('abc') must be a number"),
+        (["RUN", "--method-option", "spectral_bound=abc"], "must be a number, or null"),
         (["RUN", "--method-option", "head=gp"], "method_overrides.head is 'fitted' there and 'gp'"),
         (["RUN", "--method-option", "spectral_bound=3"], "spectral_bound is None there and 3 here"),
         (["nowhere", "--method-option", "length_scale=4"], "nowhere is no run folder"),

@@ -112,7 +112,7 @@ def drawn(seed: int | None) -> VariationalGPHead:
     gp = VariationalGPHead(2, 3, num_inducing=4).double()
     points = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     draw = None if seed is None else torch.Generator().manual_seed(seed)
-    gp.initialize(points, length_scale=1.3, num_data=50, draw=draw)
+    gp.initialize(points, length_scale=1.3, num_data=50, generator=draw)
     return gp.train()
 
 

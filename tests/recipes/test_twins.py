@@ -186,7 +186,21 @@ def test_a_row_waits_for_a_twin_above_it_in_other_hands(finished, data, tmp_path
         "[2/2] lrformer_median, seed 0 waits for the weights of lrformer, which is in the hands of "
         "another process; skipped for now"
     )
-    assert result.stopped == f"other processes have in hand what is left ({UPPER}; {LOWER})"
+    assert result.stopped == (
+        f"other processes have in hand what is left ({UPPER}; {LOWER}). Run the same command again when they "
+        "are finished, for what takes their weights"
+    )
+
+
+def test_weights_that_cannot_be_taken_are_done_without(data, tmp_path):
+    table, said = small_main_table(data), []
+    reproduce(table, tmp_path, rows=["lrformer"])
+    replace_file(folder_of(tmp_path, table, UPPER) / "model.safetensors", b"damaged")
+    result = reproduce(table, tmp_path, rows=["lrformer_median"], say=said.append)
+    assert said[1].startswith("  not with the weights of lrformer: ")
+    assert "model.safetensors" in said[1]
+    assert [standing.status for standing in result.standings] == ["finished"]
+    assert "weights_of" not in result.record.runs[-1].training
 
 
 def test_a_row_does_not_wait_for_a_twin_below_it_nor_for_another_seed(finished, data, tmp_path):

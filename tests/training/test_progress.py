@@ -45,14 +45,40 @@ def test_every_epoch_has_a_line(capsys, monkeypatch) -> None:
 
 def test_a_line_a_minute_is_enough_for_a_log(capsys, monkeypatch) -> None:
     lines = lines_of(capsys, monkeypatch, seconds_between_lines=60.0)
-    assert [line.split()[1] for line in lines] == ["3/10", "6/10", "9/10"]
+    assert [line.split()[1] for line in lines] == ["3/10", "6/10", "9/10", "10/10"]
+
+
+def test_epochs_that_take_minutes_have_lines_of_their_own_and_some_between(
+    capsys, monkeypatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    display = Display(
+        num_epochs=3, num_stages=1, num_steps=30, is_shown=True, seconds_between_lines=60.0
+    )
+    for epoch in range(3):
+        for step in range(10):
+            clock[0] += 20.0
+            display.update(
+                stage=0,
+                epoch=epoch,
+                done=10 * epoch + step,
+                loss=1.0,
+                accuracy=None,
+                images_per_second=8,
+            )
+        entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
+        display.end_epoch({**entry, "val_accuracy": 0.5, "val_nll": 1.0}, 10 * (epoch + 1))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines if "validation" in line] == ["1/3", "2/3", "3/3"]
+    assert sum("validation" not in line for line in lines) == 9
 
 
 def test_nothing_is_shown_where_it_is_not_wanted(capsys, monkeypatch) -> None:
     assert not lines_of(capsys, monkeypatch, seconds_between_lines=0.0, is_shown=False)
 
 
-@pytest.mark.parametrize(("seconds", "num_lines"), [(0.0, 3), (1e9, 0)])
+@pytest.mark.parametrize(("seconds", "num_lines"), [(0.0, 3), (1e9, 1)])
 def test_a_training_passes_the_time_between_lines_on(capsys, tmp_path, seconds, num_lines) -> None:
     runtime = RuntimeConfig(device="cpu", seconds_between_lines=seconds)
     train(small(), tmp_path, runtime=runtime)

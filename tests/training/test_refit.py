@@ -128,6 +128,18 @@ def test_one_that_was_interrupted_is_finished_by_the_same_call(source, tmp_path,
     assert (tmp_path / "log.jsonl").read_bytes() == (source / "log.jsonl").read_bytes()
 
 
+def test_a_training_that_has_begun_is_not_overwritten(source, tmp_path):
+    state = tmp_path / "begun" / "state" / "training.safetensors"
+    asked = config(CHOSEN)
+    refit(asked, tmp_path / "begun", source)
+    (tmp_path / "begun" / "metrics.json").unlink()
+    state.parent.mkdir()
+    state.write_bytes(b"what a training has come to")
+    with pytest.raises(ConfigError, match="begun holds a training of its own that is not finished"):
+        refit(asked, tmp_path / "begun", source)
+    assert state.read_bytes() == b"what a training has come to"
+
+
 def test_a_finished_one_is_only_loaded(source, tmp_path, monkeypatch):
     refit(config(), tmp_path, source)
     monkeypatch.setattr(running, "_finish", lambda *_: pytest.fail("it was fitted again"))

@@ -21,8 +21,6 @@ SUMMARIES = {
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
     "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
 }
-# Where there is no terminal: a log should show that a run is alive, and not each of its epochs.
-SECONDS_BETWEEN_LINES = 60.0
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
 
@@ -220,6 +218,7 @@ def _circumstances(
     from lrformer.evaluation import EvaluationConfig
     from lrformer.recipes.table_run import Circumstances
     from lrformer.training import RuntimeConfig
+    from lrformer.training.progress import SECONDS_BETWEEN_LINES
 
     has_gpu = device != "cpu" and torch.cuda.is_available()
     runtime = RuntimeConfig(

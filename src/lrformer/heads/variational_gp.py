@@ -62,12 +62,12 @@ class VariationalGPHead(nn.Module):
         length_scale: float,
         num_data: int,
         *,
-        draw: torch.Generator | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
         """Set the inducing points, the length-scale of every kernel, and the size of the training set.
 
         Args:
-            draw: for a posterior that starts at one draw from the prior; without it it starts as the prior.
+            generator: of the one draw from the prior at which the posterior starts; without it it starts as the prior.
         """
         strategy = self.gp.variational_strategy.base_variational_strategy
         if inducing_points.shape != strategy.inducing_points.shape:
@@ -82,11 +82,11 @@ class VariationalGPHead(nn.Module):
         strategy.inducing_points.copy_(inducing_points)
         kernel = self.gp.covar_module.base_kernel
         kernel.lengthscale = torch.full_like(kernel.lengthscale, length_scale)
-        if draw is not None:
+        if generator is not None:
             posterior = strategy._variational_distribution
             mean, root = posterior.variational_mean, posterior.chol_variational_covar
             # In whitened coordinates, in which the prior has mean 0 and covariance 1.
-            mean.copy_(torch.randn(mean.shape, generator=draw, device=draw.device))
+            mean.copy_(torch.randn(mean.shape, generator=generator, device=generator.device))
             root.copy_(DRAWN_DEVIATION * torch.eye(self.num_inducing).expand_as(root))
             # Or the first call would put the prior there.
             strategy.variational_params_initialized.fill_(1)

@@ -99,7 +99,7 @@ class DUE(BackboneMethod):
             kmeans(features, self.head.num_inducing, seed=self.config.seed),
             float(torch.nn.functional.pdist(features.cpu()).mean()),
             self.config.num_data or _num_data(loader),
-            draw=make_generator(self.config.seed) if self._starts_at_a_draw else None,
+            generator=make_generator(self.config.seed) if self._starts_at_a_draw else None,
         )
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from lrformer.core import ConfigError, Registry
+from lrformer.core.kinds import check_kinds
 from lrformer.core.registry import did_you_mean
 from lrformer.methods.base import BackboneFactory, Method
 
@@ -37,6 +38,7 @@ def create_method(
                 f"method '{name}' has no setting '{override}'.{did_you_mean(override, known)} "
                 f"Known: {', '.join(known) or 'none'}."
             )
+    check_kinds(method_class.config_class, overrides)
     if isinstance(backbone, nn.Module) or not callable(backbone):
         raise ConfigError(
             f"backbone ({type(backbone).__name__}) must be a function that builds one, such as "

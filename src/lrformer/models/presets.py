@@ -1,14 +1,13 @@
 """Models by name: the paper's sizes, their 32-pixel versions, and small ones for small data."""
 
 import dataclasses
-import numbers
-import typing
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import nn
 
 from lrformer.attention import ATTENTIONS
 from lrformer.core import ConfigError, Registry
+from lrformer.core.kinds import check_kinds
 from lrformer.core.registry import did_you_mean
 from lrformer.models.residual_tokenizer import ResidualTokens
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens
@@ -133,29 +132,8 @@ def override(config: ModelConfig, changes: dict[str, Any]) -> ModelConfig:
 
 def _changed(config: Any, settings: dict[str, Any]) -> Any:
     """Return the dataclass with other settings, which must be of the kind that it declares."""
-    hints = typing.get_type_hints(type(config))
-    for name, value in settings.items():
-        kind = _wrong_kind(value, hints[name])
-        if kind is not None:
-            raise ConfigError(f"{name} ({value!r}) must be {kind}.")
+    check_kinds(type(config), settings)
     return dataclasses.replace(config, **settings)
-
-
-def _wrong_kind(value: object, hint: Any) -> str | None:
-    """Return in words what `hint` wants where `value` is not that; names and parts are checked by their owners."""
-    if hint is bool:
-        return None if isinstance(value, bool) else "true or false"
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if hint is float:
-        return None if is_number else "a number"
-    if hint is int:
-        return None if is_number and isinstance(value, numbers.Integral) else "a whole number"
-    if hint == tuple[int, ...]:
-        is_list = isinstance(value, list | tuple)
-        if is_list and not any(_wrong_kind(item, int) for item in value):
-            return None
-        return "a list of whole numbers, such as [1, 2]"
-    return None
 
 
 def _field_names(config: Any) -> set[str]:

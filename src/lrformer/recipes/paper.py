@@ -193,7 +193,7 @@ def plain_overrides(method: str) -> dict[str, Any]:
 
 
 def _method_overrides(method: str) -> dict[str, Any]:
-    """Return the sampled prediction with 10 draws that the paper gives every Gaussian-process layer."""
+    """Return the sampled prediction with 10 draws of the paper's Gaussian processes, and DUE's start on a transformer."""
     if method == "due":
         return {"initial_posterior": "draw"}
     return {"approximation": "monte_carlo", "num_samples": 10} if method in SAMPLED_GP else {}

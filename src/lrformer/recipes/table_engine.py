@@ -249,8 +249,17 @@ class _Work:
             left = others
         if left:
             names = "; ".join(run.name for run in left)
-            return f"other processes have in hand what is left ({names})"
+            again = (
+                ". Run the same command again when they are finished, for what takes their weights"
+                if any(self._is_waiting(run) for run in left)
+                else ""
+            )
+            return f"other processes have in hand what is left ({names}){again}"
         return None
+
+    def _is_waiting(self, run: PlannedRun) -> bool:
+        """Return whether nobody has the run in hand itself, but the one whose weights it takes."""
+        return not is_in_hand(run_folder(self.out, self.table, run, num_failed=0))
 
     def read(self) -> TableRecord:
         """Return the record as it is now."""
@@ -265,7 +274,14 @@ class _Work:
             return f"{run.name} would not fit into the time that is left"
         with_weights = "" if trained is None else f" with the weights of {trained.row}"
         self.say(f"{self._title(run)}{with_weights} ...")
-        entry = _attempt(run, folder, self.how, trained)
+        try:
+            entry = _attempt(run, folder, self.how, trained)
+        except ConfigError as error:
+            if trained is None:
+                raise
+            # A folder of other settings, or a damaged one; this run can do without it.
+            self.say(f"  not with the weights of {trained.row}: {error}")
+            entry = _attempt(run, folder, self.how, None)
         self.record = add_to_record(self.path, entry, table=self.table.name, data=self.table.data)
         self.say(describe(entry))
         self.errors = [*self.errors, entry.error] if entry.error is not None else []

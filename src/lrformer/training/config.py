@@ -185,8 +185,8 @@ class RuntimeConfig:
         validate_every: epochs between two looks at the validation split; the last is always looked at.
         tensorboard: whether events are also written to `<run>/tensorboard`.
         quiet: whether the progress is not shown; `log.jsonl` is written always.
-        seconds_between_lines: where there is no terminal, how much time lies between two lines at least; by
-            default every epoch has one.
+        seconds_between_lines: where there is no terminal, how much time lies between the lines of two epochs at
+            least; by default every epoch has one, and the last always.
     """
 
     device: str = "auto"

@@ -14,7 +14,8 @@ class Display:
     Args:
         num_steps: optimizer steps of the whole run, over all stages.
         is_shown: whether anything is shown; one process of many shows.
-        seconds_between_lines: epochs that end sooner after the last line have none; on a terminal all have.
+        seconds_between_lines: epochs that end sooner after the last that was shown are not; on a terminal all are,
+            and the last one always.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Display:
         self.seconds_between_lines = seconds_between_lines
         self._bar: Any = None
         self._task: Any = None
-        self._last_line = time.monotonic()
+        self._last_line = self._last_epoch_line = time.monotonic()
         self._started: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
@@ -87,7 +88,7 @@ class Display:
         now = time.monotonic()
         if self._started is None:
             self._started = (now, done)
-        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+        if now - self._last_line >= max(SECONDS_BETWEEN_LINES, self.seconds_between_lines):
             self._last_line = now
             self.say(f"{title}  {figures}  {self._time_left(now, done)}")
 
@@ -99,9 +100,11 @@ class Display:
             text += f"  validation {entry['val_accuracy']:.2%} nll {entry['val_nll']:.4f}"
         text += f"  {entry['images_per_second']:,.0f} images/s"
         now = time.monotonic()
-        if self._bar is None and now - self._last_line < self.seconds_between_lines:
+        is_last = entry["epoch"] + 1 == self.num_epochs
+        is_soon = now - self._last_epoch_line < self.seconds_between_lines
+        if self._bar is None and is_soon and not is_last:
             return
-        self._last_line = now
+        self._last_line = self._last_epoch_line = now
         if self._bar is None:
             text += f"  {self._time_left(now, done)}"
         self.say(text)

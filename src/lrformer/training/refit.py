@@ -22,7 +22,7 @@ from lrformer.training.run_folder import (
 )
 
 # Of a process that is fitted afterwards: drawn from the seed and then scaled; what is new is scaled anew.
-FITTED_AFTERWARDS = "head.random_features."
+FITTED_PREFIX = "head.random_features."
 
 
 def training_of(config: TrainConfig) -> TrainConfig:
@@ -59,7 +59,7 @@ def check_weights_of(folder: Path, config: RunConfig) -> None:
 def take_weights(method: Method, folder: Path) -> None:
     """Put what the run in `folder` has learned into `method`; what is fitted afterwards stays as it is."""
     weights, _ = read_tensors(folder / MODEL_FILE)
-    afterwards = (FITTED_AFTERWARDS,) if isinstance(getattr(method, "head", None), FittedGP) else ()
+    afterwards = (FITTED_PREFIX,) if isinstance(getattr(method, "head", None), FittedGP) else ()
     learned = {name: value for name, value in weights.items() if not name.startswith(afterwards)}
     load_state(method, method.state_dict() | learned, where=str(folder / MODEL_FILE))
 
@@ -87,4 +87,6 @@ def _settings_after_training(config: TrainConfig) -> frozenset[str]:
 
 def _without(config: TrainConfig, free: frozenset[str]) -> TrainConfig:
     kept = {name: value for name, value in config.method_overrides.items() if name not in free}
-    return dataclasses.replace(config, method_overrides=kept, root=None, true_positive_rate=0.95)
+    return dataclasses.replace(
+        config, method_overrides=kept, root=None, true_positive_rate=TrainConfig.true_positive_rate
+    )

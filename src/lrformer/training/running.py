@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lrformer._version import __version__
-from lrformer.core import seed_everything, to_record
+from lrformer.core import ConfigError, seed_everything, to_record
 from lrformer.data import DeviceBatches, Split
 from lrformer.methods import Method, Temperature, create_method
 from lrformer.methods.gaussian_process import GaussianProcessMethod
@@ -52,7 +52,7 @@ from lrformer.training.splits import (
     validation_batches,
 )
 from lrformer.training.start import backbone_factory
-from lrformer.training.state import remove_state
+from lrformer.training.state import remove_state, state_path
 from lrformer.training.validation import describe_predictions, fit_decision, predict_split
 
 SEED_STRIDE = 1_000_003
@@ -107,6 +107,11 @@ def train(
         claim_folder(folder, run_config)
     if is_finished(folder):
         return load_run(folder, device=accelerator.device)
+    if weights_of is not None and state_path(folder).is_file():
+        raise ConfigError(
+            f"{folder} holds a training of its own that is not finished; go on with it by its train command, or "
+            "choose another folder."
+        )
     if accelerator.process_index:
         seed_everything(config.seed + SEED_STRIDE * accelerator.process_index)
     training = Training(
@@ -137,6 +142,10 @@ def train(
 
 def _take_over(training: Training, source: Path) -> None:
     """Put a run where it would stand after a training that `source` has been through."""
+    training.display.say(
+        f"the weights of {source}: posterior, temperature and threshold are fitted to "
+        f"{len(training.batches.split):,} training and {len(training.val_batches.split):,} validation samples"
+    )
     take_weights(training.method, source)
     training.position = dataclasses.replace(
         training.position, stage=training.method.num_stages, seconds=training_seconds(source)
