@@ -78,7 +78,6 @@ CANDIDATES: dict[str, Change] = {
     "adamw": both(PAPER, optimizer(name="adamw", lr=1e-3)),
     "mixed": augment(mixup_alpha=0.8, cutmix_alpha=1.0, mix_probability=0.5),
     "wide": model(widths=(192, 384)),
-    # About a third of the norms that the perceptrons have without a bound.
     "spectral": method(spectral_bound=3.0),
     "trained_gp": lambda config: dataclasses.replace(config, method_overrides={}),
     "dot_product": both(

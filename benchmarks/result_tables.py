@@ -267,13 +267,20 @@ def _readme_attentions() -> list[str]:
 def _readme_line(title: str, row: SummaryRow, which: str) -> str:
     if which == "ours":
         chosen = ", ".join(_ours(row.cell(name)) for name in README_CHOSEN)
-        cells = [*(_ours(row.cell(name)) for name in README_COLUMNS), f"{chosen} ({row.score})"]
+        cells = [_ours(_calibrated(row, name)) for name in README_COLUMNS]
+        cells.append(f"{chosen} ({row.score})")
         seeds = str(row.num_seeds)
     else:
         printed = [row.cell(name).printed for name in README_COLUMNS]
         cells = [*("" if figure is None else f"{figure.value:.3f}" for figure in printed), ""]
         seeds = "10"
     return f"| {title} | {' | '.join(cells)} | {seeds} |"
+
+
+def _calibrated(row: SummaryRow, name: str) -> Cell:
+    """Return the cell after the temperature, also of a table that has both."""
+    names = {cell.column.name for cell in row.cells}
+    return row.cell(f"{name}_t" if f"{name}_t" in names else name)
 
 
 def cost_table() -> str:
@@ -308,8 +315,8 @@ def search_table() -> str:
     if not path.exists():
         return "Not measured yet."
     lines = [
-        "| candidate | optimizer | rate | normalizer, alpha | epochs | accuracy | NLL | ECE |",
-        "|---|---|---|---|---|---|---|---|",
+        "| candidate | optimizer | rate | normalizer, alpha | else | epochs | accuracy | NLL | ECE |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for found in json.loads(path.read_text())["candidates"]:
         optimizer, model, judged = found["optimizer"], found["model"], found["validation"]
@@ -317,10 +324,22 @@ def search_table() -> str:
         sharpness = f"{model['normalizer']}, {model['alpha']:g}" if "alpha" in model else "none"
         lines.append(
             f"| `{found['name']}` | {optimizer['name']} | {optimizer['lr']:g} | {sharpness} "
-            f"| {found['epochs']} | {judged['accuracy']:.3f} | {judged['nll']:.3f} | "
+            f"| {_other_changes(found)} | {found['epochs']} | {judged['accuracy']:.3f} | {judged['nll']:.3f} | "
             f"{judged['ece']:.3f} |"
         )
     return "\n".join(lines)
+
+
+def _other_changes(found: dict[str, Any]) -> str:
+    """Return in what else a candidate differs from the recipe."""
+    widths = found["model"].get("widths")
+    bound = found.get("method", {}).get("spectral_bound")
+    changes = [
+        *([] if widths is None else [f"widths {', '.join(map(str, widths))}"]),
+        *([] if bound is None else [f"spectral bound {bound:g}"]),
+        *(["mixup and cutmix"] if found["augment"]["mixup_alpha"] else []),
+    ]
+    return ", ".join(changes)
 
 
 def _ours(cell: Cell) -> str:

@@ -134,18 +134,36 @@ def test_a_run_with_the_weights_of_another_row_does_not_count_its_seconds_as_its
     assert "GP fitted, median length-scale | 1 |" in pages.section("main")
 
 
+def test_the_readme_has_every_row_after_the_temperature(pages, tmp_path):
+    write(tmp_path, "references", {"deterministic": [0.3]})
+    path = tmp_path / "cifar10-references.json"
+    record = read_table_record(path, table="references", data="cifar10")
+    (run,) = record.runs
+    calibrated = json.loads(json.dumps(run.figures["calibrated"]).replace("0.3", "0.2"))
+    run = dataclasses.replace(run, figures={**run.figures, "calibrated": calibrated})
+    write_table_record(path, dataclasses.replace(record, runs=(run,)))
+    ours = pages.readme_table().splitlines()[-1]
+    assert ours.startswith("| WRN-28-10 |")
+    assert "| 0.200 " in ours
+    assert "| 0.300 " not in ours
+
+
 def test_the_search_lists_what_every_candidate_was_judged_by(pages, tmp_path):
     candidate = {
         "name": "fast",
         "epochs": 12,
         "optimizer": {"name": "muon", "lr": 0.008},
-        "model": {"normalizer": "m", "alpha": 16.0},
+        "model": {"normalizer": "m", "alpha": 16.0, "widths": [8, 16]},
+        "method": {"spectral_bound": 3.0},
+        "augment": {"mixup_alpha": 0.8},
         "validation": {"accuracy": 0.9405, "nll": 0.19, "ece": 0.0184},
     }
     record = json.dumps({"candidates": [candidate]})
     (tmp_path / "cifar10-main-search.json").write_text(record)
-    line = "| `fast` | muon | 0.008 | m, 16 | 12 | 0.941 | 0.190 | 0.018 |"
+    changes = "widths 8, 16, spectral bound 3, mixup and cutmix"
+    line = f"| `fast` | muon | 0.008 | m, 16 | {changes} | 12 | 0.941 | 0.190 | 0.018 |"
     assert pages.search_table().splitlines()[-1] == line
     candidate |= {"name": "plain", "model": {"attention": "dot_product"}}
+    candidate |= {"augment": {"mixup_alpha": 0.0}, "method": {}}
     (tmp_path / "cifar10-main-search.json").write_text(json.dumps({"candidates": [candidate]}))
-    assert "| `plain` | muon | 0.008 | none | 12 |" in pages.search_table()
+    assert "| `plain` | muon | 0.008 | none |  | 12 |" in pages.search_table()

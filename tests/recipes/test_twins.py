@@ -7,9 +7,9 @@ import pytest
 from lrformer.recipes import TABLES, plan_runs, reproduce_table, table_engine, table_run
 from lrformer.recipes.table_engine import describe
 from lrformer.recipes.table_record import TableRun
-from lrformer.recipes.table_run import Circumstances, Trained
+from lrformer.recipes.table_run import Circumstances, Trained, run_folder
 from lrformer.recipes.time_limit import TimeLimit
-from lrformer.recipes.twins import find_trained, run_folder
+from lrformer.recipes.twins import find_trained
 from lrformer.training import update_metrics
 from lrformer.training.atomic_files import replace_file
 from tests.recipes.made_table import QUIET, hold, made_run, small_main_table

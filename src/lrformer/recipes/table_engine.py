@@ -28,9 +28,10 @@ from lrformer.recipes.table_run import (
     Trained,
     failed_run,
     make_run,
+    run_folder,
 )
 from lrformer.recipes.time_limit import TimeLimit
-from lrformer.recipes.twins import find_in_training, find_trained, run_folder
+from lrformer.recipes.twins import find_in_training, find_trained
 from lrformer.training.atomic_files import RunFileError, check_writable
 from lrformer.training.journal import read_log
 from lrformer.training.run_folder import CONFIG_FILE

@@ -11,12 +11,12 @@ import torch
 from lrformer.core import to_record
 from lrformer.evaluation import EvaluationConfig, evaluate_run, save_scores
 from lrformer.recipes.score_choice import find_outliers
-from lrformer.recipes.table import TableRow
+from lrformer.recipes.table import Table, TableRow, variant_slug
 from lrformer.recipes.table_record import TableRun, made_by, pack_scores, without_place
 from lrformer.training import RuntimeConfig, TrainConfig, train
 from lrformer.training.atomic_files import read_json
 from lrformer.training.journal import read_log
-from lrformer.training.run_folder import METRICS_FILE
+from lrformer.training.run_folder import METRICS_FILE, is_finished
 
 RAW, CALIBRATED = "raw", "calibrated"
 CURVES = ("accuracy", "nll", "ece")
@@ -56,6 +56,15 @@ class PlannedRun:
     def name(self) -> str:
         """Return the row and the seed, for a reader."""
         return f"{self.row.name}, seed {self.config.seed}"
+
+
+def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:
+    """Return the folder of one run; a new attempt has a new one, unless only its evaluation had failed."""
+    place = out / table.name / variant_slug(run.variant) / run.row.name
+    folder = place / f"seed-{run.config.seed}"
+    if not num_failed or is_finished(folder):
+        return folder
+    return place / f"seed-{run.config.seed}-again-{num_failed}"
 
 
 @dataclass(frozen=True, kw_only=True)

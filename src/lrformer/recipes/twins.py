@@ -4,20 +4,11 @@ import dataclasses
 from pathlib import Path
 
 from lrformer.recipes.sharing import is_in_hand
-from lrformer.recipes.table import Table, variant_slug
-from lrformer.recipes.table_run import PlannedRun, Trained
+from lrformer.recipes.table import Table
+from lrformer.recipes.table_run import PlannedRun, Trained, run_folder
 from lrformer.training.refit import training_of
 from lrformer.training.run_folder import is_finished
 from lrformer.training.state import state_path
-
-
-def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:
-    """Return the folder of one run; a new attempt has a new one, unless only its evaluation had failed."""
-    place = out / table.name / variant_slug(run.variant) / run.row.name
-    folder = place / f"seed-{run.config.seed}"
-    if not num_failed or is_finished(folder):
-        return folder
-    return place / f"seed-{run.config.seed}-again-{num_failed}"
 
 
 def find_trained(out: Path, table: Table, run: PlannedRun, folder: Path) -> Trained | None:
