@@ -1,9 +1,11 @@
 """The recipes hold what the paper prints, and say where it prints two things."""
 
+import dataclasses
+
 import pytest
 
 from lrformer.core import ConfigError
-from lrformer.methods import list_methods
+from lrformer.methods import METHODS, list_methods
 from lrformer.models import PRESETS, override
 from lrformer.recipes import (
     a3_finetune,
@@ -73,6 +75,11 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     median = {"head": "fitted", "feature_scale": "calibrate"}
     assert rows["lrformer_median"].method_overrides == median
     assert rows["lrformer_gp"].method_overrides == {}
+    process = METHODS["dnn_gp"].config_class(**rows["transformer_gp"].method_overrides)
+    trained = METHODS["lrformer"].config_class()
+    for field in dataclasses.fields(process):
+        assert getattr(process, field.name) == getattr(trained, field.name)
+    assert rows["transformer_gp"].model_overrides == rows["transformer"].model_overrides
     assert rows["lrformer_gp"].model_overrides == rows["lrformer"].model_overrides
     changed = main_table(alpha=4.0).row("lrformer").experiment.config.model_overrides
     assert changed == {**best().config.model_overrides, "alpha": 4.0}
