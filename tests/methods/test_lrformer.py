@@ -14,8 +14,9 @@ BOUND = 0.2
 
 def make(**settings):
     torch.manual_seed(0)
-    backbone = lambda: create_model("lrformer_digits", num_classes=0)  # noqa: E731
-    return create_method("lrformer", backbone, 10, **settings)
+    return create_method(
+        "lrformer", lambda: create_model("lrformer_digits", num_classes=0), 10, **settings
+    )
 
 
 def norms(method: nn.Module) -> dict[str, float]:
