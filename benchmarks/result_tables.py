@@ -22,6 +22,7 @@ NAMES = ("ablation", "attentions", "alpha", "main", "references")
 PRINTED_TITLES = {"main": {}, "references": {"deterministic": "WRN-28-10", "sngp": "SNGP"}}
 README_COLUMNS = ("accuracy", "nll", "ece", "aupr:svhn", "aupr:cifar100")
 README_CHOSEN = ("aupr:svhn:chosen", "aupr:cifar100:chosen")
+README_LEFT_OUT = "lrformer_median"  # the weights of `lrformer`, and figures that are hardly others
 
 
 def load(name: str) -> TableRecord | None:
@@ -41,7 +42,14 @@ def section(name: str) -> str:
             f"`benchmarks/results/{DATA}-{name}.json`, and this place is filled from it."
         )
     table = TABLES[name](data=DATA)
-    return "\n\n".join(_variant(table, record, variant) for variant in variants(record))
+    shown = [v for v in variants(record) if not _is_look(table, record, v)]
+    return "\n\n".join(_variant(table, record, variant) for variant in shown)
+
+
+def _is_look(table: Table, record: TableRecord, variant: dict[str, Any]) -> bool:
+    """Return whether nothing but the plain row was run, to choose a setting by; `runs_table` lists it."""
+    rows = {run.row for run in record.runs if run.variant == variant}
+    return "weight_decay" in variant and rows == {table.baseline}
 
 
 def _variant(table: Table, record: TableRecord, variant: dict[str, Any]) -> str:
@@ -192,7 +200,7 @@ def _left(
     short = [row for row in rows if row.num_seeds < table.num_seeds]
     if short:
         names = ", ".join(f"{row.row.name} ({row.num_seeds} of {table.num_seeds})" for row in short)
-        lines.append(f"- Still to be run: {names}.")
+        lines.append(f"- Not run, or not with all seeds: {names}.")
     return "\n".join(lines)
 
 
@@ -234,6 +242,8 @@ def readme_table() -> str:
         for variant in variants(record):
             made = [row for row in summarize(table, record, variant=variant) if row.runs]
             for row in made:
+                if row.row.name == README_LEFT_OUT:
+                    continue
                 if row.row.printed:
                     system = PRINTED_TITLES[name].get(row.row.name, "LRFormer")
                     line = _readme_line(f"{system}, printed in {table.place}", row, "paper")
@@ -283,15 +293,36 @@ def _calibrated(row: SummaryRow, name: str) -> Cell:
     return row.cell(f"{name}_t" if f"{name}_t" in names else name)
 
 
+def decay_table() -> str:
+    """Return by what the weight decay of SGD was chosen: the plain row on the validation split."""
+    record = load("ablation")
+    looks = {
+        run.config.optimizer.weight_decay: run.training["validation"]
+        for run in (record.runs if record is not None else ())
+        if (run.row, run.seed, run.config.optimizer.name) == ("transformer", 0, "sgd")
+        and run.is_finished
+        and run.variant["pixels"] == 32
+    }
+    if not looks:
+        return "Not measured yet."
+    lines = ["| weight decay | validation accuracy | validation NLL |", "|---|---|---|"]
+    lines += [
+        f"| {decay:g} | {looks[decay]['accuracy']:.3f} | {looks[decay]['nll']:.3f} |"
+        for decay in sorted(looks)
+    ]
+    return "\n".join(lines)
+
+
 def cost_table() -> str:
     """Return what the runs of the main table took."""
     record = load("main")
     finished = [run for run in record.runs if run.is_finished] if record is not None else []
     if not finished:
         return "Not measured yet."
-    lines = ["| row | seed | epochs | minutes | images/s | device |", "|---|---|---|---|---|---|"]
+    lines = ["| row | settings | seed | minutes | images/s | device |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {run.row} | {run.seed} | {run.config.epochs} | {_cost(run)} | {run.made['device']} |"
+        f"| {run.row} | {describe_variant(run.variant) or f'{run.config.epochs} epochs'} | {run.seed} "
+        f"| {_cost(run)} | {run.made['device']} |"
         for run in finished
     ]
     return "\n".join(lines)
@@ -358,6 +389,7 @@ def _list(words: list[str]) -> str:
 
 RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     **{f"result-{name}": ("docs/results.md", partial(section, name)) for name in NAMES},
+    "result-decay": ("docs/results.md", decay_table),
     "result-runs": ("docs/results.md", runs_table),
     "main-cost": ("docs/recipes.md", cost_table),
     "main-search": ("docs/recipes.md", search_table),

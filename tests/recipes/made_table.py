@@ -124,7 +124,10 @@ def made_run(
         figures={"raw": evaluation, "calibrated": evaluation},
         curve=curve or {},
         outliers=outliers or {"entropy": {"mixed": 0.6}, "variance": {"mixed": 0.7}},
-        training={"images_per_second": 100.0, "validation": {"nll": given["nll"] + 0.1}},
+        training={
+            "images_per_second": 100.0,
+            "validation": {"accuracy": given["accuracy"], "nll": given["nll"] + 0.1},
+        },
         seconds={"training": seconds, "evaluation": 1.0},
         made={"device": "cpu", "torch": "2", "source": "abc"},
     )

@@ -12,6 +12,7 @@ from lrformer.recipes import (
     a3_pretrain,
     alpha_for,
     best,
+    best_gp,
     create_experiment,
     depth6,
     depth12,
@@ -56,14 +57,20 @@ def test_ten_seeds_are_one_value():
     assert len({run.model for run in runs}) == 1
 
 
-@pytest.mark.parametrize("name", list_recipes())
-@pytest.mark.parametrize("method", list_methods())
+RECIPES_WITH_METHODS = [
+    (name, method)
+    for name in list_recipes()
+    for method in (["lrformer", "dnn_gp"] if name == "best_gp" else list_methods())
+]
+
+
+@pytest.mark.parametrize(("name", "method"), RECIPES_WITH_METHODS)
 def test_every_recipe_names_a_model_that_can_be_built(name, method):
     config = create_experiment(name, data="cifar10", method=method).config
     settings = override(PRESETS[config.model], config.model_overrides)
-    size = 32 if "native" in name or name == "best" else 224
+    size = 32 if "native" in name or name in ("best", "best_gp") else 224
     assert settings.tokens.img_size == size  # pyright: ignore[reportAttributeAccessIssue]
-    depth = 6 if "depth6" in name or name == "best" else 12
+    depth = 6 if "depth6" in name or name in ("best", "best_gp") else 12
     assert settings.depth == depth  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -74,7 +81,9 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     assert rows["lrformer"].method_overrides["choose_length_scale"]
     median = {"head": "fitted", "feature_scale": "calibrate"}
     assert rows["lrformer_median"].method_overrides == median
+    assert create_experiment("best_gp", data="svhn").config == rows["lrformer_gp"]
     assert rows["lrformer_gp"].method_overrides == {}
+    assert best_gp(data="svhn", method="dnn_gp").config == rows["transformer_gp"]
     process = METHODS["dnn_gp"].config_class(**rows["transformer_gp"].method_overrides)
     trained = METHODS["lrformer"].config_class()
     for field in dataclasses.fields(process):
@@ -86,6 +95,16 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     choices = {row.name: " ".join(row.experiment.choices) for row in main_table().rows}
     assert "LRSA" in choices["lrformer"]
     assert "LRSA" not in choices["transformer"]
+    assert "LRSA" not in choices["transformer_gp"]
+    assert "fitted after training" in choices["lrformer"]
+    for name in ("lrformer_gp", "transformer_gp"):
+        assert "fitted after training" not in choices[name]
+        assert "trained with the rest" in choices[name]
+
+
+def test_a_process_trained_end_to_end_is_of_two_methods_alone():
+    with pytest.raises(ConfigError, match=r"method \('sngp'\) must be 'lrformer' or 'dnn_gp'"):
+        best_gp(method="sngp")
 
 
 def test_a_wrong_recipe_gets_the_nearest_name():

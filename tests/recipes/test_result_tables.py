@@ -26,10 +26,27 @@ def pages(monkeypatch, tmp_path):
 UNKNOWN = Circumstances(ood=("svhn", "cifar100"))
 
 
-def write(folder: Path, name: str, rows: dict[str, list[float]], *, failed: str | None = None):
-    """Write the record of a table with these NLLs by row and seed."""
+def write(
+    folder: Path,
+    name: str,
+    rows: dict[str, list[float]],
+    *,
+    failed: str | None = None,
+    weight_decay: float | None = None,
+) -> None:
+    """Add runs of a table with these NLLs by row and seed to its record."""
     table = TABLES[name](data="cifar10")
+    if weight_decay is not None:
+        table = table.changed(
+            lambda config: dataclasses.replace(
+                config, optimizer=dataclasses.replace(config.optimizer, weight_decay=weight_decay)
+            ),
+            {"weight_decay": weight_decay},
+        )
+    path = folder / f"cifar10-{name}.json"
     record = TableRecord(table=name, data="cifar10")
+    if path.exists():
+        record = read_table_record(path, table=name, data="cifar10")
     curve = {"epoch": [1, 2], "accuracy": [0.5, 0.8], "nll": [2.0, 1.0], "ece": [0.2, 0.1]}
     for run in plan_runs(table, rows=list(rows), num_seeds=len(next(iter(rows.values())))):
         record = record.add(
@@ -38,7 +55,7 @@ def write(folder: Path, name: str, rows: dict[str, list[float]], *, failed: str 
     if failed is not None:
         run = plan_runs(table, rows=[failed], num_seeds=1)[0]
         record = record.add(failed_run(run, ArithmeticError("not finite"), Circumstances()))
-    write_table_record(folder / f"cifar10-{name}.json", record)
+    write_table_record(path, record)
 
 
 def test_without_records_the_pages_say_that_nothing_is_measured(pages):
@@ -103,7 +120,7 @@ def test_the_readme_has_the_papers_row_beside_ours(pages, tmp_path):
     assert "(variance) | 1 |" in lines[4]
     assert lines[2].startswith("| Transformer, same recipe |")
     assert len(lines) == 5
-    assert "| lrformer | 0 | 150 | 0.2 | 100 | cpu |" in pages.cost_table()
+    assert "| lrformer | 150 epochs | 0 | 0.2 | 100 | cpu |" in pages.cost_table()
 
 
 def test_the_best_model_is_shown_by_every_score_and_one_seed_is_enough(pages, tmp_path):
@@ -125,8 +142,8 @@ def test_a_run_with_the_weights_of_another_row_does_not_count_its_seconds_as_its
     twin = dataclasses.replace(twin, training={**twin.training, "weights_of": "lrformer"})
     write_table_record(path, dataclasses.replace(record, runs=(own, twin)))
     assert pages.cost_table().splitlines()[2:] == [
-        "| lrformer | 0 | 150 | 0.2 | 100 | cpu |",
-        "| lrformer_median | 0 | 150 | weights of `lrformer` | | cpu |",
+        "| lrformer | 150 epochs | 0 | 0.2 | 100 | cpu |",
+        "| lrformer_median | 150 epochs | 0 | weights of `lrformer` | | cpu |",
     ]
     first, second = pages.runs_table().splitlines()[2:]
     assert "| lrformer | 0 | 80.00% | 10 | cpu, 2 |" in first
@@ -146,6 +163,31 @@ def test_the_readme_has_every_row_after_the_temperature(pages, tmp_path):
     assert ours.startswith("| WRN-28-10 |")
     assert "| 0.200 " in ours
     assert "| 0.300 " not in ours
+
+
+def test_a_decay_that_only_the_plain_row_was_run_with_is_a_line_of_the_choice_alone(
+    pages, tmp_path
+):
+    assert pages.decay_table() == "Not measured yet."
+    write(tmp_path, "ablation", {"transformer": [1.9], "lrformer": [1.8]})
+    write(tmp_path, "ablation", {"transformer": [1.4, 1.5], "lrformer": [1.3, 1.2]}, weight_decay=0)
+    write(tmp_path, "ablation", {"transformer": [1.6]}, weight_decay=0.005)
+    assert pages.decay_table().splitlines()[2:] == [
+        "| 0 | 0.800 | 1.500 |",
+        "| 0.005 | 0.800 | 1.700 |",
+        "| 0.05 | 0.800 | 2.000 |",
+    ]
+    text = pages.section("ablation")
+    assert text.count("**Optimizer") == 2
+    assert "weight_decay 0.005" not in text
+    assert "weight_decay 0.005" in pages.runs_table()
+
+
+def test_the_readme_leaves_out_the_twin_that_has_the_same_figures(pages, tmp_path):
+    write(tmp_path, "main", {"lrformer": [0.1], "lrformer_median": [0.2], "lrformer_gp": [0.3]})
+    text = pages.readme_table()
+    assert "median" not in text
+    assert "trained end to end" in text
 
 
 def test_the_search_lists_what_every_candidate_was_judged_by(pages, tmp_path):

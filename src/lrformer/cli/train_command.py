@@ -66,7 +66,7 @@ def train(
         str | None,
         typer.Option(
             help="Begin with the paper's settings: depth6, depth12 (and _native), a3_pretrain, "
-            "a3_finetune; or with best, ours for small images. Options given beside it win."
+            "a3_finetune; or with best or best_gp, ours for small images. Options given beside it win."
         ),
     ] = None,
     epochs: Annotated[

@@ -8,7 +8,7 @@ from lrformer.recipes.experiment import (
     list_recipes,
     seeded_runs,
 )
-from lrformer.recipes.main_table import best, main_table
+from lrformer.recipes.main_table import best, best_gp, main_table
 from lrformer.recipes.paper import (
     a3_finetune,
     a3_pretrain,
@@ -36,6 +36,7 @@ __all__ = [
     "alpha_table",
     "attentions",
     "best",
+    "best_gp",
     "create_experiment",
     "depth6",
     "depth6_native",
