@@ -61,7 +61,9 @@ def test_prepared_data_may_have_moved_and_a_refitted_run_may_be_refitted(source,
         (["RUN", "--method-option", "head=gp"], "method_overrides.head is 'fitted' there and 'gp'"),
         (["RUN", "--method-option", "spectral_bound=3"], "spectral_bound is None there and 3 here"),
         (["nowhere", "--method-option", "length_scale=4"], "nowhere is no run folder"),
-        (["RUN", "--device", "gpu"], "device"),
+        (["RUN", *LONG, "--device", "gpu"], "device"),
+        (["RUN"], "no setting differs from those of"),
+        (["RUN", "--method-option", "head=fitted"], "no setting differs from those of"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_two_and_makes_no_folder(

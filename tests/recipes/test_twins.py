@@ -38,6 +38,16 @@ def finished(monkeypatch):
     return calls
 
 
+def test_weights_are_also_taken_from_a_second_attempt(tmp_path):
+    table = TABLES["main"](data="cifar10")
+    plan = {run.name: run for run in plan_runs(table, num_seeds=1)}
+    second = run_folder(tmp_path, table, plan[UPPER], num_failed=1)
+    update_metrics(second, "training", {})
+    assert second.name == "seed-0-again-1"
+    own = folder_of(tmp_path, table, LOWER)
+    assert find_trained(tmp_path, table, plan[LOWER], own) == Trained(row="lrformer", folder=second)
+
+
 def test_in_the_main_table_the_two_fitted_processes_are_twins_and_nothing_else(tmp_path):
     table = TABLES["main"](data="cifar10")
     plan = plan_runs(table, num_seeds=2)

@@ -31,17 +31,23 @@ def refit(
 
     Example: lrformer refit runs/sngp --out runs/sngp-20 --method-option mean_field_factor=20
     """
+    from lrformer.core import ConfigError
     from lrformer.training import RuntimeConfig, train
     from lrformer.training.run_folder import read_run_config
 
-    config = read_run_config(place).train
+    there = read_run_config(place).train
     config = dataclasses.replace(
-        config,
-        root=root or config.root,
+        there,
+        root=root or there.root,
         method_overrides={
-            **config.method_overrides,
+            **there.method_overrides,
             **parse_options(method_option, "--method-option"),
         },
     )
+    if config.method_overrides == there.method_overrides:
+        raise ConfigError(
+            f"no setting differs from those of {place}, and the new run would be the same; name one with "
+            "--method-option NAME=VALUE."
+        )
     runtime = RuntimeConfig(device=device)
     report_run(out, train(config, out, runtime=runtime, weights_of=place))

@@ -67,6 +67,11 @@ def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> 
     return place / f"seed-{run.config.seed}-again-{num_failed}"
 
 
+def attempt_folders(folder: Path) -> list[Path]:
+    """Return the folders of all attempts at the run that `folder` was the first for, the first one first."""
+    return [folder, *sorted(folder.parent.glob(f"{folder.name}-again-*"))]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """A finished run of another row that was trained in the very same way."""

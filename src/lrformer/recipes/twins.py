@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lrformer.recipes.sharing import is_in_hand
 from lrformer.recipes.table import Table
-from lrformer.recipes.table_run import PlannedRun, Trained, run_folder
+from lrformer.recipes.table_run import PlannedRun, Trained, attempt_folders, run_folder
 from lrformer.training.refit import training_of
 from lrformer.training.run_folder import is_finished
 from lrformer.training.state import state_path
@@ -15,7 +15,15 @@ def find_trained(out: Path, table: Table, run: PlannedRun, folder: Path) -> Trai
     """Return a finished run whose weights `run` can take, unless it has its own in `folder`."""
     if _has_weights(folder):
         return None
-    return next((twin for twin in _twins(out, table, run) if is_finished(twin.folder)), None)
+    return next(
+        (
+            Trained(row=twin.row, folder=attempt)
+            for twin in _twins(out, table, run)
+            for attempt in attempt_folders(twin.folder)
+            if is_finished(attempt)
+        ),
+        None,
+    )
 
 
 def find_in_training(out: Path, table: Table, run: PlannedRun, folder: Path) -> Trained | None:
