@@ -19,7 +19,7 @@ from lrformer.data import (
 )
 from lrformer.data.cache import prepared_splits
 from lrformer.training import RunConfig, TrainConfig
-from lrformer.training.backbone import preset_image_size
+from lrformer.training.backbone import file_image_size
 
 OTHER_CLASSES = "other-classes"
 ALL_CORRUPTIONS = "all"
@@ -110,7 +110,7 @@ def _load(
     is_files = place not in DATASETS and not prepared_splits(Path(place).expanduser())
     # The run's own folder is asked for as training asked, so that its arrays need not be prepared again.
     is_own = place == train.data
-    size = preset_image_size(train) if is_own else config.img_size
+    size = file_image_size(train) if is_own else config.img_size
     channels = train.channels if is_own else config.channels
     loaded = load_dataset(
         place,

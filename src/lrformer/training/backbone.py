@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -85,13 +85,19 @@ def resolve_model(config: TrainConfig, split: Split) -> TrainConfig:
     return replace(config, model=model, model_overrides=overrides)
 
 
-def preset_image_size(config: TrainConfig) -> int | None:
-    """Return the side of the images that the chosen preset takes, or None for points or a foreign model."""
+def file_image_size(config: TrainConfig) -> int | None:
+    """Return the side to which image files are scaled as they are read, the model's; None for points.
+
+    It is known before the data are: `predict` scales the files it is given to the size of the finished run, and
+    must see what training saw.
+    """
+    given = config.model_overrides.get("img_size", config.image_size)
     if is_timm_name(config.start):
-        return config.image_size
+        return given or _timm_image_size(config.start)
     name = MODEL_FOR_IMAGES if config.model == "auto" else config.model
     settings: Any = override(PRESETS[name], dict(config.model_overrides))
-    return getattr(getattr(settings, "tokens", settings), "img_size", None)
+    size = getattr(getattr(settings, "tokens", settings), "img_size", None)
+    return None if size is None else given or size
 
 
 def create_backbone(config: TrainConfig, split: Split) -> nn.Module:
@@ -128,7 +134,7 @@ def build_method(record: BackboneRecord, config: TrainConfig, num_classes: int) 
         return create_method(config.method, record.build, num_classes, **config.method_overrides)
 
 
-def is_timm_name(start: str | None) -> bool:
+def is_timm_name(start: str | None) -> TypeGuard[str]:
     """Return whether `start` is to be looked up in timm: it is not a folder."""
     return start is not None and not Path(start).is_dir()
 
@@ -144,6 +150,14 @@ def backbone_img_size(backbone: nn.Module) -> int | None:
     if size is None and (cfg := getattr(backbone, "pretrained_cfg", None)):
         size = cfg["input_size"][-1]
     return size
+
+
+def _timm_image_size(name: str) -> int | None:
+    """Return the side of the images that a model of timm takes by itself, or None for an unknown name."""
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    return None if cfg is None else cfg.input_size[-1]
 
 
 def _convert_timm(config: TrainConfig, split: Split) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lrformer.core import ConfigError
 from lrformer.data import DATASETS, PLAIN, DeviceBatches, Split, load_dataset
 from lrformer.data.cache import prepared_splits
-from lrformer.training.backbone import preset_image_size
+from lrformer.training.backbone import file_image_size
 from lrformer.training.config import TrainConfig, default_batch_size
 
 VALIDATION_BATCH = 512
@@ -24,7 +24,7 @@ def load_splits(config: TrainConfig) -> tuple[Split, Split]:
             config.data,
             split=split,
             root=config.root,
-            image_size=preset_image_size(config) if is_files else None,
+            image_size=file_image_size(config) if is_files else None,
             channels=config.channels,
             classes=config.classes,
             val_fraction=config.val_fraction,
