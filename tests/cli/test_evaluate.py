@@ -106,6 +106,8 @@ def test_arrays_of_any_other_model_are_measured_without_a_run(tmp_path):
         (("RUN", "--arrays", "x.npy", "y.npy"), "a run or --arrays, not both"),
         (("--arrays", "x.npy", "y.npy", "--ood", "svhn"), "by --ood-arrays"),
         (("--arrays", "x.npy", "y.npy", "--corruptions", "fog"), "--corruptions needs a run"),
+        (("--arrays", "x.npy", "y.npy", "--data", "new"), "--data (new) needs a run"),
+        (("RUN", "--data", "digits"), "classes that the run was not trained on"),
     ],
 )
 def test_a_mistake_names_the_way_out(run, arguments, message):

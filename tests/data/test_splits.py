@@ -36,6 +36,8 @@ def test_the_cut_depends_on_the_seed_alone():
 def test_a_class_of_one_sample_and_a_share_of_everything_are_refused():
     with pytest.raises(ConfigError, match="pets: class 1 has one sample only"):
         stratified_rows(np.array([0, 0, 1]), fraction=0.5, seed=0, where="pets")
+    with pytest.raises(ConfigError, match="class 'dog' has one sample only"):
+        stratified_rows(np.array([0, 0, 1]), fraction=0.5, seed=0, class_names=("cat", "dog"))
     with pytest.raises(ConfigError, match=r"fraction \(1.0\)"):
         stratified_rows(np.array([0, 0]), fraction=1.0, seed=0)
 

@@ -117,7 +117,8 @@ def test_a_wrong_name_is_found_before_anything_is_predicted(run):
 
 
 def test_points_cannot_be_corrupted_and_are_not_predicted_first(run):
-    moons = dataclasses.replace(run.config, train=TrainConfig(data="two_moons", epochs=1))
+    train = TrainConfig(data="two_moons", epochs=1)
+    moons = dataclasses.replace(run.config, train=train, class_names=("upper", "lower"))
     counted = []
     with pytest.raises(ConfigError, match="holds points, not images"):
         evaluate_run(

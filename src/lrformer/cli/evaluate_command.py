@@ -19,6 +19,13 @@ def evaluate(
             metavar="RUN", help="Folders of runs. Several are taken as seeds of one experiment."
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Labeled data to measure on: a set, a folder, or FOLDER:SPLIT, with classes of the run.",
+            show_default="the test split of the run's data",
+        ),
+    ] = None,
     ood: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,7 +97,7 @@ def evaluate(
     if out is not None:
         check_writable(out / METRICS_FILE)
     if arrays is not None:
-        _check_arrays_alone(places, ood, corruptions)
+        _check_arrays_alone(places, data, ood, corruptions)
         results = evaluate_arrays(*arrays, ood=[*(ood_arrays or []), *places], config=config)
         _finish(results, out, report=report)
         return
@@ -104,6 +111,7 @@ def evaluate(
         with _progress(f"predicting {run}") as advance:
             results = evaluate_run(
                 run,
+                data=data,
                 ood=ood,
                 corruptions=corruptions,
                 config=config,
@@ -120,11 +128,15 @@ def evaluate(
 
 
 def _check_arrays_alone(
-    places: list[str], ood: list[str] | None, corruptions: list[str] | None
+    places: list[str], data: str | None, ood: list[str] | None, corruptions: list[str] | None
 ) -> None:
     """Raise for what needs a run, which arrays are not, rather than leave it out in silence."""
     from lrformer.core import ConfigError
 
+    if data is not None:
+        raise ConfigError(
+            f"--data ({data}) needs a run that can predict; --arrays holds the labels itself."
+        )
     if ood:
         raise ConfigError(
             "--ood needs a run that can predict; with --arrays, give the probabilities on unknown data "

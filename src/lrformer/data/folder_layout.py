@@ -34,13 +34,28 @@ def scan_labeled(folder: Path, split: str) -> FileSplit:
         raise ConfigError(
             f"{folder / 'train'} has {found}; a classifier needs two or more, one directory each."
         )
+    return scan_classes(
+        folder / split,
+        class_names,
+        whose=f"{folder / 'train'} does not have",
+        source=f"{folder.name}/{split}",
+    )
+
+
+def scan_classes(
+    folder: Path, class_names: tuple[str, ...], *, whose: str, source: str
+) -> FileSplit:
+    """Return the files in the class directories of `folder`, labeled by their places in `class_names`.
+
+    Args:
+        whose: ends the sentence that refuses another class, after "is a class that".
+    """
     files: list[Path] = []
     labels: list[int] = []
-    for directory in _class_directories(folder / split):
+    for directory in _class_directories(folder):
         if directory.name not in class_names:
             raise ConfigError(
-                f"{directory} is a class that {folder / 'train'} does not have."
-                f"{did_you_mean(directory.name, class_names)}"
+                f"{directory} is a class that {whose}.{did_you_mean(directory.name, class_names)}"
             )
         members = _image_files(directory)
         if not members:
@@ -48,12 +63,12 @@ def scan_labeled(folder: Path, split: str) -> FileSplit:
         files += members
         labels += [class_names.index(directory.name)] * len(members)
     if not files:
-        raise ConfigError(f"{folder / split} has no class directory in it.")
+        raise ConfigError(f"{folder} has no class directory in it.")
     return FileSplit(
         files=tuple(files),
         labels=tuple(labels),
         class_names=class_names,
-        source=f"image folder {folder.name}/{split}",
+        source=f"image folder {source}",
     )
 
 

@@ -25,6 +25,7 @@ from lrformer.data.folder_layout import (
     has_split_layout,
     labeled_splits,
     ood_splits,
+    scan_classes,
     scan_labeled,
     scan_unlabeled,
 )
@@ -35,11 +36,17 @@ ONLY_SPLIT = "test"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder:
-    """A store for `train/ val/ [test/] [ood-*/]`, or for any directory of images as one unlabeled split, `test`."""
+    """A store for `train/ val/ [test/] [ood-*/]`, or for any directory of images as one split, `test`.
+
+    Attributes:
+        class_names: by which the one split is labeled, from the directories in it or in its `test`; without them it
+            is not.
+    """
 
     folder: Path
     root: Path
     image_format: ImageFormat
+    class_names: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -68,7 +75,7 @@ class ImageFolder:
                 self._prepare({split: scan_unlabeled(self.folder / split)})
             reference = "train"
         else:
-            self._prepare({split: scan_unlabeled(self.folder)})
+            self._prepare({split: self._scan_only()})
             reference = split
         prepared = open_prepared(self.cache, split)
         statistics = read_manifest(self.cache, reference)
@@ -81,6 +88,18 @@ class ImageFolder:
             mean=statistics.mean,
             std=statistics.std,
             files=read_file_names(self.cache, split),
+        )
+
+    def _scan_only(self) -> FileSplit:
+        """Return the files of a folder without `train`."""
+        if self.class_names is None:
+            return scan_unlabeled(self.folder)
+        inner = self.folder / ONLY_SPLIT
+        return scan_classes(
+            inner if inner.is_dir() else self.folder,
+            self.class_names,
+            whose=f"is none of {', '.join(self.class_names)}",
+            source=self.name,
         )
 
     def _prepare(self, splits: Mapping[str, FileSplit]) -> None:

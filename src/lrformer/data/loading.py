@@ -29,6 +29,7 @@ def load_dataset(
     image_size: int | None = None,
     channels: int | None = None,
     classes: Sequence[int | str] | None = None,
+    class_names: Sequence[str] | None = None,
     val_fraction: float = DEFAULT_VAL_FRACTION,
     seed: int = 0,
     download: bool = True,
@@ -43,6 +44,8 @@ def load_dataset(
         image_size: side of the square that image files are scaled and cut to; needed if their sizes differ.
         channels: 1 or 3 to convert image files; by default they must all have the same.
         classes: keep these only, named or numbered, labeled 0, 1, ... in this order.
+        class_names: of a directory of images without `train`: label it by the directories in it, which must be among
+            these, in this order.
         val_fraction: share of every class that is cut from the training set for validation. A folder that has its
             own `val` keeps it.
         seed: of that cut. The test split never depends on it.
@@ -52,6 +55,7 @@ def load_dataset(
         name_or_path,
         root=Path(DEFAULT_ROOT if root is None else root).expanduser(),
         image_format=ImageFormat(image_size=image_size, channels=channels),
+        class_names=None if class_names is None else tuple(class_names),
         download=download,
     )
     loaded = _open(store, split, val_fraction=val_fraction, seed=seed)
@@ -74,7 +78,12 @@ def list_splits(name_or_path: str | Path, *, root: str | Path | None = None) -> 
 
 
 def _find_store(
-    name_or_path: str | Path, *, root: Path, image_format: ImageFormat, download: bool
+    name_or_path: str | Path,
+    *,
+    root: Path,
+    image_format: ImageFormat,
+    download: bool,
+    class_names: tuple[str, ...] | None = None,
 ) -> Store:
     """Return the place that a name or path stands for."""
     name = str(name_or_path)
@@ -91,7 +100,9 @@ def _find_store(
         )
     if prepared_splits(folder):
         return ArrayFolder(folder=folder)
-    return ImageFolder(folder=folder, root=root, image_format=image_format)
+    return ImageFolder(
+        folder=folder, root=root, image_format=image_format, class_names=class_names
+    )
 
 
 def _open(store: Store, split: str, *, val_fraction: float, seed: int) -> Split:
@@ -116,7 +127,13 @@ def _open(store: Store, split: str, *, val_fraction: float, seed: int) -> Split:
     check_training_classes(train.y, train.class_names, where=train.name)
     if split == WHOLE_TRAINING_SET or "val" in splits:
         return train
-    kept, cut = stratified_rows(train.y, fraction=val_fraction, seed=seed, where=train.name)
+    kept, cut = stratified_rows(
+        train.y,
+        fraction=val_fraction,
+        seed=seed,
+        where=train.name,
+        class_names=train.class_names,
+    )
     return dataclasses.replace(
         train.take(kept if split == "train" else cut), name=f"{store.name}/{split}"
     )

@@ -12,11 +12,16 @@ from lrformer.data.arrays import Split
 
 
 def stratified_rows(
-    labels: Int[np.ndarray, " b"], *, fraction: float, seed: int, where: str = "labels"
+    labels: Int[np.ndarray, " b"],
+    *,
+    fraction: float,
+    seed: int,
+    where: str = "labels",
+    class_names: Sequence[str] | None = None,
 ) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " cut"]]:
     """Return the rows that stay and the rows that are cut off, both ascending, each class in proportion.
 
-    At least one sample of every class is cut and at least one stays.
+    At least one sample of every class is cut and at least one stays. `where` and `class_names` are for the error.
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"fraction ({fraction}) must lie strictly between 0 and 1; 0.1 is usual.")
@@ -25,9 +30,9 @@ def stratified_rows(
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         if len(members) < 2:
+            name = int(label) if class_names is None else f"'{class_names[int(label)]}'"
             raise ConfigError(
-                f"{where}: class {int(label)} has one sample only; a validation split needs two of "
-                "every class."
+                f"{where}: class {name} has one sample only; a validation split needs two of every class."
             )
         count = min(max(round(fraction * len(members)), 1), len(members) - 1)
         cut.append(generator.permutation(members)[:count])

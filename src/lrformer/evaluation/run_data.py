@@ -28,20 +28,69 @@ OOD_PREFIX = "ood-"
 GRAY_WEIGHTS = (0.299, 0.587, 0.114)
 
 
-def load_test_split(config: RunConfig, *, root: str | Path | None = None) -> Split:
-    """Return the test split of the data that the run was trained on; the validation split where there is none."""
-    data = config.train.data
-    names = list_splits(data, root=root or config.train.root)
-    split = "test" if "test" in names else "val"
-    return _load(config, data, split, root=root, classes=config.train.classes)
+def load_test_split(
+    config: RunConfig, *, data: str | None = None, root: str | Path | None = None
+) -> Split:
+    """Return the test split of the data that the run was trained on; the validation split where there is none.
+
+    Args:
+        data: other labeled data with classes of the run, `photos/` or `photos/:val`; a folder without `train` may hold
+            the class directories itself or in `test`.
+    """
+    place, split = (_own_data(config), None) if data is None else parse_place(data)
+    if split is None:
+        names = list_splits(place, root=root or config.train.root)
+        split = next((name for name in ("test", "val") if name in names), names[0])
+    # Chosen classes are those of the run's own data; of other data all must be the run's.
+    classes = config.train.classes if data is None else None
+    return _labeled_like(
+        config, _load(config, place, split, root=root, classes=classes, is_labeled=True)
+    )
 
 
-def default_ood(config: RunConfig, *, root: str | Path | None = None) -> list[str]:
-    """Return the unknown sets that come with the run's own data: its `ood-*` splits, and classes left out."""
+def default_ood(
+    config: RunConfig, *, data: str | None = None, root: str | Path | None = None
+) -> list[str]:
+    """Return the unknown sets that come with the run's own data, or with `data`: `ood-*` splits, and classes left out."""
+    place = _own_data(config) if data is None else parse_place(data)[0]
+    names = list_splits(place, root=root or config.train.root)
+    found = [f"{place}:{name}" for name in names if name.startswith(OOD_PREFIX)]
+    is_own = data is None and config.train.classes is not None
+    return [*found, OTHER_CLASSES] if is_own else found
+
+
+def _own_data(config: RunConfig) -> str:
+    """Return what the run was trained on, or raise where it is not there any more."""
     data = config.train.data
-    names = list_splits(data, root=root or config.train.root)
-    found = [f"{data}:{name}" for name in names if name.startswith(OOD_PREFIX)]
-    return [*found, OTHER_CLASSES] if config.train.classes is not None else found
+    if data in DATASETS or Path(data).expanduser().is_dir():
+        return data
+    where = "" if Path(data).expanduser().is_absolute() else f", seen from {Path.cwd()}"
+    raise ConfigError(
+        f"'{data}', which the run was trained on, is not there{where}; say where it lies now, or what else to measure "
+        "on: data=... (--data on the command line)."
+    )
+
+
+def _labeled_like(config: RunConfig, split: Split) -> Split:
+    """Return a split with the labels of the run, or raise where it has a class that the run does not know."""
+    if split.class_names == config.class_names:
+        return split
+    present = [split.class_names[label] for label in np.unique(split.y)]
+    foreign = [name for name in present if name not in config.class_names]
+    if foreign:
+        raise ConfigError(
+            f"{split.name} has classes that the run was not trained on: {', '.join(foreign)}. It knows "
+            f"{', '.join(config.class_names)}; unknown data belong to ood (--ood)."
+        )
+    places = np.array(
+        [
+            config.class_names.index(name) if name in config.class_names else -1
+            for name in split.class_names
+        ]
+    )
+    return dataclasses.replace(
+        split, y=places[np.asarray(split.y)], class_names=config.class_names
+    )
 
 
 def load_ood_split(
@@ -104,6 +153,7 @@ def _load(
     *,
     root: str | Path | None,
     classes: Sequence[int | str] | None = None,
+    is_labeled: bool = False,
 ) -> Split:
     """Return a split with the channels of the run; image files are scaled to the run's size as they are read."""
     train = config.train
@@ -119,6 +169,7 @@ def _load(
         image_size=size if is_files else None,
         channels=channels if is_files else None,
         classes=classes,
+        class_names=config.class_names if is_labeled else None,
         val_fraction=train.val_fraction,
         seed=train.seed,
     )

@@ -79,6 +79,7 @@ def predict_run(
 def evaluate_run(
     run: Run | str | Path,
     *,
+    data: str | None = None,
     ood: Sequence[str] | None = None,
     corruptions: Sequence[str] = (),
     config: EvaluationConfig | None = None,
@@ -92,6 +93,7 @@ def evaluate_run(
 
     Args:
         run: a run or its folder.
+        data: other labeled data to measure on, `photos/` or `photos/:val`; None is the test split of the run's own.
         ood: data sets or folders, `["svhn", "photos/", "mine:ood-faces"]`; None takes what comes with the run's data.
         corruptions: `["all"]`, `["fog", "gaussian_noise:3"]`.
         is_calibrated: False leaves the temperature out that was fitted on validation, as in the paper's tables.
@@ -101,8 +103,8 @@ def evaluate_run(
     wanted = parse_corruptions(corruptions)
     if not isinstance(run, Run):
         run = load_run(run, device=choose_device(device))
-    specs = default_ood(run.config, root=root) if ood is None else list(ood)
-    test = load_test_split(run.config, root=root)
+    specs = default_ood(run.config, data=data, root=root) if ood is None else list(ood)
+    test = load_test_split(run.config, data=data, root=root)
     if wanted and not test.is_image:
         raise ConfigError(f"{test.name} holds points, not images; only images can be corrupted.")
     # Everything is opened before anything is predicted: a wrong name must not cost the work before it.

@@ -15,6 +15,7 @@ WARMUP_SHARE = 0.1
 LARGEST_DEFAULT_BATCH = 128
 SMALLEST_DEFAULT_BATCH = 8
 LEAST_STEPS_PER_EPOCH = 32
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,8 @@ class TrainConfig:
             raise ConfigError(
                 f"true_positive_rate ({self.true_positive_rate}) must be above 0 and at most 1."
             )
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ConfigError(f"seed ({self.seed}) must lie in 0..{LARGEST_SEED}.")
         if self.warmup_epochs >= self.epochs:
             raise ConfigError(
                 f"warmup_epochs ({self.warmup_epochs:g}) must be below epochs ({self.epochs}); "

@@ -1,0 +1,84 @@
+"""A run is measured on other labeled data than its own: moved, new, in another order, without a training set."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from lrformer.core import ConfigError
+from lrformer.evaluation import EvaluationConfig, evaluate_run, load_test_split, predict_run
+from tests.evaluation.made_run import COLORS, write_images
+
+FEW = EvaluationConfig(num_draws=5)
+
+
+def test_data_that_moved_give_the_figures_that_they_gave_before(run, workspace, tmp_path):
+    moved = shutil.copytree(workspace / "data", tmp_path / "moved")
+    before = evaluate_run(run, config=FEW, device="cpu")
+    gone = dataclasses.replace(run.config.train, data=str(tmp_path / "gone"))
+    lost = dataclasses.replace(run, config=dataclasses.replace(run.config, train=gone))
+    counted: list[int] = []
+    with pytest.raises(ConfigError, match=r"gone', which the run was trained on, is not there; .*--data"):  # fmt: skip
+        evaluate_run(lost, config=FEW, device="cpu", advance=counted.append)
+    assert counted == []
+    after = evaluate_run(lost, data=str(moved), config=FEW, device="cpu")
+    assert np.array_equal(after.test.probs, before.test.probs)
+    assert list(after.ood) == ["ood-gray"]
+    assert after.scores("accuracy") == before.scores("accuracy")
+    assert after.test.name == "moved/test"
+    val = evaluate_run(lost, data=f"{moved}:val", ood=[], config=FEW, device="cpu")
+    assert (val.test.name, len(val.test)) == ("moved/val", 36)
+
+
+def test_a_relative_place_is_missed_with_the_folder_it_was_looked_for_from(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    train = dataclasses.replace(run.config.train, data="photos")
+    with pytest.raises(ConfigError, match=f"seen from {tmp_path}"):
+        load_test_split(dataclasses.replace(run.config, train=train))
+
+
+@pytest.mark.parametrize("inner", ["", "test"], ids=["class directories", "test"])
+def test_new_pictures_need_no_training_set_and_not_every_class(run, tmp_path, inner):
+    folder = tmp_path / "new" / inner
+    for seed, name in enumerate(("red", "green")):
+        write_images(folder / name, COLORS[name], 5, seed=50 + seed)
+    split = load_test_split(run.config, data=str(tmp_path / "new"))
+    assert split.class_names == ("blue", "green", "red")
+    assert sorted(split.y.tolist()) == [1] * 5 + [2] * 5
+    assert split.files is not None
+    for label, name in zip(split.y, split.files, strict=True):
+        assert f"/{split.class_names[label]}/" in name
+    results = evaluate_run(run, data=str(tmp_path / "new"), config=FEW, device="cpu")
+    expected = (predict_run(run, split).probs.argmax(axis=1) == split.y).mean()
+    assert results.scores("accuracy") == pytest.approx(expected)
+    assert results.ood == {}
+
+
+def test_labels_are_those_of_the_run_where_other_data_number_their_classes_otherwise(run, tmp_path):
+    for part, split in enumerate(("train", "test")):
+        for label, name in enumerate(("green", "red")):
+            seed = 70 + 10 * part + label
+            write_images(tmp_path / "two" / split / name, COLORS[name], 4, seed=seed)
+    split = load_test_split(run.config, data=str(tmp_path / "two"))
+    assert split.class_names == ("blue", "green", "red")
+    assert sorted(split.y.tolist()) == [1] * 4 + [2] * 4
+
+
+def test_a_class_that_the_run_does_not_know_is_refused_by_name(run, tmp_path):
+    for name in ("red", "purple"):
+        write_images(tmp_path / "new" / name, (90, 30, 90), 3, seed=5)
+    with pytest.raises(ConfigError, match="purple is a class that is none of blue, green, red"):
+        evaluate_run(run, data=str(tmp_path / "new"), device="cpu")
+    with pytest.raises(ConfigError, match=r"not trained on: 0, 1, .*\. It knows blue, green, red"):
+        evaluate_run(run, data="digits", device="cpu")
+    with pytest.raises(ConfigError, match="neither a data set nor a directory"):
+        evaluate_run(run, data=str(tmp_path / "nwe"), device="cpu")
+
+
+def test_data_without_class_directories_are_refused(run, tmp_path):
+    write_images(tmp_path / "flat", (90, 30, 90), 3, seed=5)
+    with pytest.raises(ConfigError, match="flat has no class directory in it"):
+        evaluate_run(run, data=str(tmp_path / "flat"), device="cpu")
