@@ -100,9 +100,7 @@ def _find_store(
         )
     if prepared_splits(folder):
         return ArrayFolder(folder=folder)
-    return ImageFolder(
-        folder=folder, root=root, image_format=image_format, class_names=class_names
-    )
+    return ImageFolder(folder=folder, root=root, image_format=image_format, class_names=class_names)
 
 
 def _open(store: Store, split: str, *, val_fraction: float, seed: int) -> Split:

@@ -88,9 +88,7 @@ def _labeled_like(config: RunConfig, split: Split) -> Split:
             for name in split.class_names
         ]
     )
-    return dataclasses.replace(
-        split, y=places[np.asarray(split.y)], class_names=config.class_names
-    )
+    return dataclasses.replace(split, y=places[np.asarray(split.y)], class_names=config.class_names)
 
 
 def load_ood_split(
