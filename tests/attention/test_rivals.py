@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lrformer.attention import (
+    LRSA,
     SCSA,
     DotProductAttention,
     L2Attention,
@@ -115,12 +116,53 @@ def test_masks_and_shapes_that_cannot_be_right_are_refused(function):
 @pytest.mark.parametrize(
     "function", [dot_product_attention, l2_attention, scsa_attention], ids=lambda f: f.__name__
 )
-def test_what_stands_in_padded_values_does_not_matter(function, backend):
+@pytest.mark.parametrize("rubbish", [1e6, float("nan")])
+def test_what_stands_in_padded_tokens_does_not_matter(function, backend, rubbish):
     q, k, v = projections(tokens("gauss", 1, 5, 12), 3, tie_qk=False)
     mask = torch.tensor([[False, False, False, True, True]])
     clean = function(q, k, v, key_padding_mask=mask, backend=backend)
-    v[:, :, 3:] = float("nan")
+    for part in (q, k, v):
+        part[:, :, 3:] = rubbish
     assert torch.equal(function(q, k, v, key_padding_mask=mask, backend=backend), clean)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("tie_qk", [False, True])
+def test_a_padded_key_never_wins_however_large_and_far_from_zero_the_others_are(backend, tie_qk):
+    x = 100 * (tokens("gauss", 1, 9, 16) + 10)
+    x[:, 6:] = 0
+    q, k, v = projections(x, 2, tie_qk=tie_qk)
+    mask = torch.tensor([[False] * 6 + [True] * 3])
+    seen = [part[:, :, :6] for part in (q, k, v)]
+    alone = l2_attention(seen[0], seen[0] if tie_qk else seen[1], seen[2], backend=backend)
+    padded = l2_attention(q, k, v, key_padding_mask=mask, backend=backend)[:, :, :6]
+    assert_close(padded, alone, 1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_padded_key_does_not_win_where_another_mask_takes_the_near_ones_away(backend):
+    q, _, v = projections(300 * tokens("gauss", 1, 9, 16), 2, tie_qk=True)
+    mask = torch.tensor([[False] * 6 + [True] * 3])
+    others = ~torch.eye(9, dtype=torch.bool)
+    found = l2_attention(q, q, v, attn_mask=others, key_padding_mask=mask, backend=backend)
+    visible = others & ~mask
+    expected = l2_attention(q, q, v, attn_mask=visible, backend="reference")
+    assert_close(found[:, :, :6], expected[:, :, :6], 1e-9)
+
+
+@pytest.mark.parametrize("kind", [L2Attention, LRSA])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_sample_that_is_all_padding_spoils_nothing(kind, dtype):
+    torch.manual_seed(0)
+    module = kind(16, num_heads=2, backend="sdpa").to(dtype)
+    x = torch.randn(2, 5, 16, dtype=dtype)
+    padding = torch.tensor([[False] * 5, [True] * 5])
+    y = module(x, key_padding_mask=padding)
+    assert y.isfinite().all()
+    y[0].float().square().sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
 
 
 def test_scsa_refuses_a_negative_temperature_as_a_function_too():

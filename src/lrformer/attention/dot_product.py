@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lrformer.attention.backends import reference, resolve_backend
-from lrformer.attention.masks import check_inputs, without_padding
+from lrformer.attention.masks import all_without_padding, check_inputs
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 
@@ -26,10 +26,11 @@ def dot_product_attention(
 ) -> Float[Tensor, "b h n d"]:
     """Return softmax(scale q k^T) v with `scale` 1/sqrt(d) unless given (eq. dot-product)."""
     check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
+    q, k, v = all_without_padding(q, k, v, key_padding_mask)
     return resolve_backend(backend).dot_product(
         q,
         k,
-        without_padding(v, key_padding_mask),
+        v,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         attn_mask=attn_mask,
         is_causal=is_causal,

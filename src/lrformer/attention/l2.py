@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lrformer.attention.backends import reference, resolve_backend
-from lrformer.attention.masks import check_inputs, without_padding
+from lrformer.attention.masks import all_without_padding, check_inputs
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 
@@ -27,10 +27,11 @@ def l2_attention(
 ) -> Float[Tensor, "b h n d"]:
     """Return softmax(-||q_i - k_j||^2 / sqrt(d)) v."""
     check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
+    q, k, v = all_without_padding(q, k, v, key_padding_mask)
     return resolve_backend(backend).squared_distance(
         q,
         k,
-        without_padding(v, key_padding_mask),
+        v,
         _coefficient(q),
         attn_mask=attn_mask,
         is_causal=is_causal,

@@ -16,7 +16,7 @@ from lrformer.attention.coefficient import (
     lrsa_coefficient,
     tied_coefficient,
 )
-from lrformer.attention.masks import check_inputs, check_tokens, without_padding
+from lrformer.attention.masks import all_without_padding, check_inputs, check_tokens
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 from lrformer.core import ConfigError
@@ -51,12 +51,11 @@ def lrsa_attention(
     check_tokens(q, k, x, key_padding_mask)
     _check_alpha(alpha)
     check_normalizer(normalizer, length_free=length_free, floor=floor, eps=eps)
-    q_padded = without_padding(q, key_padding_mask)
-    k_padded = q_padded if k is q else without_padding(k, key_padding_mask)
+    q, k, v = all_without_padding(q, k, v, key_padding_mask)
     return _attend(
-        q_padded,
-        k_padded,
-        without_padding(v, key_padding_mask),
+        q,
+        k,
+        v,
         x,
         key_padding_mask=key_padding_mask,
         dropout_p=dropout_p,

@@ -62,6 +62,15 @@ def without_padding(x: Tensor, key_padding_mask: Bool[Tensor, "b n"] | None) -> 
     return x.masked_fill(padded if x.ndim == 3 else padded.unsqueeze(1), 0)
 
 
+def all_without_padding(
+    q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Bool[Tensor, "b n"] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v with zeros in the padded tokens; keys that are the queries stay so."""
+    kept_q = without_padding(q, key_padding_mask)
+    kept_k = kept_q if k is q else without_padding(k, key_padding_mask)
+    return kept_q, kept_k, without_padding(v, key_padding_mask)
+
+
 def merge_masks(
     scores_shape: tuple[int, int],
     *,

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lrformer.attention.backends import reference, resolve_backend
-from lrformer.attention.masks import check_inputs, without_padding
+from lrformer.attention.masks import all_without_padding, check_inputs
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 from lrformer.core import ConfigError
@@ -31,10 +31,11 @@ def scsa_attention(
     """Return nu softmax(tau q k^T) v with every row of q, k and v divided by sqrt(||row||^2 + eps)."""
     check_inputs(q, k, v, key_padding_mask, dropout_p=dropout_p)
     _check_settings(tau, nu, eps)
+    q, k, v = all_without_padding(q, k, v, key_padding_mask)
     return nu * resolve_backend(backend).dot_product(
         _unit_rows(q, eps),
         _unit_rows(k, eps),
-        _unit_rows(without_padding(v, key_padding_mask), eps),
+        _unit_rows(v, eps),
         scale=tau,
         attn_mask=attn_mask,
         is_causal=is_causal,

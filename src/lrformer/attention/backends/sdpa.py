@@ -5,11 +5,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrformer.attention.masks import merge_masks
+from lrformer.attention.masks import merge_masks, without_padding
 
-# Weight of a padded key: exp(-30000) is zero in every dtype, the number itself fits float16, and, unlike
+# Score of a padded key: exp(-30000) is zero in every dtype, the number itself fits float16, and, unlike
 # an infinity, it leaves finite gradients. The largest score of a row is never below zero (see
-# `squared_distance`), so a padded key cannot win.
+# `squared_distance`), so a padded key cannot win, unless another mask takes the larger ones away.
 _PADDED_SCORE = -30_000.0
 
 
@@ -85,8 +85,11 @@ def squared_distance(
     distance_k = (shifted_q if k is q else k_wide - mean_q).square().sum(-1)
     bias = -c * distance_k
     bias = bias - _valid_mean(bias.unsqueeze(-1), key_padding_mask).squeeze(-1).detach()
+    is_masked = attn_mask is not None or is_causal
     if key_padding_mask is not None:
         bias = bias.masked_fill(key_padding_mask.unsqueeze(1), _PADDED_SCORE)
+        # Its score is then that of the bias alone, wherever the mean key lies.
+        centered_k = without_padding(centered_k, key_padding_mask)
     leading = bias.to(dtype)
     ones = torch.ones_like(leading)
     q_columns, k_columns = [ones], [leading]
@@ -104,7 +107,7 @@ def squared_distance(
         (q.shape[-2], k.shape[-2]),
         attn_mask=attn_mask,
         is_causal=is_causal,
-        key_padding_mask=None,
+        key_padding_mask=key_padding_mask if is_masked else None,
         device=q.device,
     )
     if mask is not None and mask.dtype != torch.bool:
@@ -159,6 +162,10 @@ def _shared_part(
         padded = key_padding_mask[:, None, :, None]
         smallest = v.masked_fill(padded, float("inf"))
         largest = v.masked_fill(padded, float("-inf"))
-    smallest = smallest.amin(-2, keepdim=True).clamp_min(0)
-    largest = largest.amax(-2, keepdim=True).clamp_max(0)
-    return smallest + largest
+    shared = smallest.amin(-2, keepdim=True).clamp_min(0) + largest.amax(
+        -2, keepdim=True
+    ).clamp_max(0)
+    if key_padding_mask is None:
+        return shared
+    # Of no entry at all the two are infinite.
+    return shared.masked_fill(key_padding_mask.all(-1)[:, None, None, None], 0)
