@@ -115,6 +115,8 @@ def mlp_constants(module: nn.Module) -> Constants:
     name = None if act is None else activation_name(act)
     if not (isinstance(first, nn.Linear) and isinstance(second, nn.Linear) and is_plain and name):
         return unknown(module)
+    if first.out_features != second.in_features:
+        return unknown(module)  # a gate between them
     value = constants.mlp(
         spectral_norm(first.weight), spectral_norm(second.weight), activation=name
     )

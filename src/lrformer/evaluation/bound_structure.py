@@ -9,6 +9,14 @@ from lrformer.models.residual_tokenizer import ResidualEmbed
 from lrformer.models.tokenizer import ConvEmbed
 
 PoolKind = Literal["token", "avg", "seq", "unknown"]
+# Only these are read: what a subclass adds, such as a second head, would be left out of the bound without a word.
+TIMM_CLASSES = ("VisionTransformer",)
+TRANSFORMERS_CLASSES = (
+    "ViTModel",
+    "ViTForImageClassification",
+    "DeiTModel",
+    "DeiTForImageClassification",
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,19 +86,20 @@ def _read_ours(model: Any, head: nn.Module | None) -> Structure | None:
 
 
 def _read_timm(model: Any, head: nn.Module | None) -> Structure | None:
-    if not all(hasattr(model, name) for name in ("patch_embed", "blocks", "norm", "head")):
+    if type(model).__name__ not in TIMM_CLASSES or not hasattr(model, "patch_embed"):
         return None
-    block = model.blocks[0]
-    is_known = all(hasattr(block, name) for name in ("norm1", "attn", "norm2", "mlp"))
-    others = (getattr(model, name, None) for name in ("norm_pre", "attn_pool"))
-    if not is_known or not all(part is None or isinstance(part, nn.Identity) for part in others):
+    absent = (
+        *(getattr(model, name, None) for name in ("norm_pre", "attn_pool", "head_dist")),
+        getattr(model.patch_embed, "norm", None),
+    )
+    if not all(map(_is_nothing, absent)) or type(model.blocks[0]).__name__ != "Block":
         return None
     known: dict[str, PoolKind] = {"token": "token", "avg": "avg"}
     fc_norm = getattr(model, "fc_norm", None)
-    has_fc_norm = fc_norm is not None and not isinstance(fc_norm, nn.Identity)
-    prefix = getattr(model, "num_prefix_tokens", 1)
-    if type(block).__name__ != "Block":
+    has_fc_norm = not _is_nothing(fc_norm)
+    if has_fc_norm and not _is_nothing(model.norm):
         return None
+    prefix = getattr(model, "num_prefix_tokens", 1)
     return Structure(
         embedding=model.patch_embed.proj,
         blocks=_blocks(model.blocks, "blocks", "pre"),
@@ -103,7 +112,13 @@ def _read_timm(model: Any, head: nn.Module | None) -> Structure | None:
     )
 
 
+def _is_nothing(part: nn.Module | None) -> bool:
+    return part is None or isinstance(part, nn.Identity)
+
+
 def _read_transformers(model: Any, head: nn.Module | None) -> Structure | None:
+    if type(model).__name__ not in TRANSFORMERS_CLASSES:
+        return None
     base = getattr(model, "base_model", model)
     if not all(hasattr(base, name) for name in ("embeddings", "layers", "layernorm")):
         return None

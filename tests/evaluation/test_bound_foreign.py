@@ -1,0 +1,61 @@
+"""Of models that others wrote only what was read is bounded; a part more, and the bound is infinite."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lrformer import bounds, convert
+
+TINY = {"depth": 1, "embed_dim": 24, "num_heads": 3, "img_size": 32, "num_classes": 3}
+
+
+def timm_model(name: str = "vit_tiny_patch16_224", **settings) -> nn.Module:
+    """Return a converted model of timm with one small block."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    return convert(timm.create_model(name, **{**TINY, **settings}), tie_qk=True).double().eval()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"embed_norm_layer": partial(nn.LayerNorm, eps=1e-6)},
+        {"pre_norm": True},
+        {"name": "deit_tiny_distilled_patch16_224"},
+        {"mlp_layer": "GluMlp"},
+    ],
+    ids=["norm of the embedding", "norm before the blocks", "second head", "gate in the MLP"],
+)
+def test_a_part_that_is_not_read_makes_the_bound_infinite(settings):
+    if settings.get("mlp_layer") == "GluMlp":
+        settings = {"mlp_layer": pytest.importorskip("timm.layers").GluMlp}
+    assert math.isfinite(bounds(timm_model()).chain.bound.value)
+    assert bounds(timm_model(**settings)).chain.bound.value == math.inf
+
+
+def test_a_second_head_of_transformers_is_not_left_out():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.DeiTConfig(
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
+        num_labels=3,
+    )
+    torch.manual_seed(0)
+    one, two = (
+        convert(kind(config).double().eval(), tie_qk=True)
+        for kind in (
+            transformers.DeiTForImageClassification,
+            transformers.DeiTForImageClassificationWithTeacher,
+        )
+    )
+    assert math.isfinite(bounds(one).chain.bound.value)
+    report = bounds(two)
+    assert report.chain.bound.value == math.inf
+    assert "DeiTForImageClassificationWithTeacher" in str(report.rows[0].frobenius.reason)
