@@ -31,6 +31,7 @@ CONFIG = small(
 FITTED = dataclasses.replace(
     CONFIG,
     epochs=1,
+    batch_size=16,  # more steps than lie between two saves
     method_overrides={
         "num_random_features": 32,
         "head": "fitted",
@@ -38,6 +39,10 @@ FITTED = dataclasses.replace(
         "choose_length_scale": True,
     },
 )
+
+
+# Inside an epoch too, where a process that is fitted after training has gathered nothing.
+OFTEN = dataclasses.replace(QUIET, save_seconds=0.0)
 
 
 def run_process(rank: int, folder: str, port: int, config: TrainConfig) -> None:
@@ -51,7 +56,7 @@ def run_process(rank: int, folder: str, port: int, config: TrainConfig) -> None:
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
-    train(config, folder, runtime=QUIET)
+    train(config, folder, runtime=OFTEN)
     assert distributed.get_world_size() == NUM_PROCESSES
     distributed.destroy_process_group()
 

@@ -11,7 +11,17 @@ from lrformer.core import ConfigError
 from lrformer.data import DeviceBatches, load_dataset
 from lrformer.methods import create_method
 from lrformer.models import create_model
-from lrformer.training import Decision, Run, RunConfig, TrainConfig, load, load_run, update_metrics
+from lrformer.training import (
+    Decision,
+    Run,
+    RunConfig,
+    RuntimeConfig,
+    TrainConfig,
+    load,
+    load_run,
+    train,
+    update_metrics,
+)
 from lrformer.training.atomic_files import (
     RunFileError,
     check_writable,
@@ -176,6 +186,16 @@ def test_inputs_of_the_wrong_kind_are_refused(run_folder):
         run.predict(torch.rand(2, 8, 8, 1))
     with pytest.raises(ConfigError, match="uint8"):
         run.predict(torch.zeros(2, 8, 8, 3, dtype=torch.uint8))
+
+
+def test_points_are_taken_in_any_type_of_numbers(tmp_path):
+    config = TrainConfig(data="two_moons", epochs=1, model_overrides={"depth": 1, "embed_dim": 16})
+    run = train(config, tmp_path, runtime=RuntimeConfig(device="cpu", quiet=True))
+    points = torch.tensor([[0.0, 1.0], [5.0, -2.0]])
+    expected = run.predict(points).probs
+    assert expected.isfinite().all()
+    for dtype in (torch.float64, torch.int64, torch.bfloat16):
+        assert torch.equal(run.predict(points.to(dtype)).probs, expected)
 
 
 def test_a_section_of_the_metrics_leaves_the_others_alone(tmp_path):

@@ -2,7 +2,7 @@
 
 import math
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -275,8 +275,10 @@ class Training:
         if not self.stage.is_finite():
             raise self._diverged("a weight is not finite")
         if self.accelerator.num_processes > 1 and not is_between_stages and self.position.step:
-            # Each process holds its own part of a posterior; the file must hold the sum.
-            self.method.refresh_posterior()
+            # Each process holds its own part of a posterior; the file must hold the sum. What is fitted after training
+            # has gathered nothing yet.
+            with suppress(NotFittedError):
+                self.method.refresh_posterior()
         self._last_save = time.monotonic()
         if not self.accelerator.is_main_process:
             return

@@ -151,7 +151,8 @@ def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Ten
             raise ConfigError(
                 f"points have shape {tuple(raw.shape)}; they must be (points, {config.channels})."
             )
-        return (raw.float() - raw.new_tensor(config.mean)) / raw.new_tensor(config.std)
+        points = raw.float()
+        return (points - points.new_tensor(config.mean)) / points.new_tensor(config.std)
     if raw.ndim != 4 or raw.dtype != torch.uint8 or raw.shape[3] != config.channels:
         raise ConfigError(
             f"images have shape {tuple(raw.shape)} and dtype {raw.dtype}; they must be uint8 of "
