@@ -53,6 +53,7 @@ def test_with_one_seed_the_interval_is_that_of_the_bootstrap():
         ([0.50, 0.51, 0.52], [0.70, 0.72, 0.71], "does not hold"),
         ([0.50, 0.60, 0.70], [0.60, 0.50, 0.69], "not told apart"),
         ([0.7], [0.6], "holds (one seed)"),
+        ([0.7], [0.7], "not told apart"),
     ],
 )
 def test_a_claim_holds_where_the_sign_is_the_papers_and_the_interval_leaves_out_zero(
@@ -110,6 +111,17 @@ def test_runs_of_an_older_recipe_do_not_enter_the_row():
     )
     mixed = dataclasses.replace(record, runs=(dataclasses.replace(old, seed=1), *record.runs))
     assert summarize(TABLE, mixed)[0].num_seeds == 1
+
+
+def test_a_run_counts_as_it_was_evaluated_on_most_unknown_sets():
+    record = record_of({"transformer": [{}, {}, {}]})
+    first = dataclasses.replace(record.runs[0], ood=("svhn", "cifar100"))
+    alone = {kind: dict(list(sets.items())[:1]) for kind, sets in first.figures.items()}
+    again = dataclasses.replace(first, ood=(), figures=alone)
+    for runs in ((first, *record.runs[1:], again), (again, first, *record.runs[1:])):
+        row = summarize(TABLE, dataclasses.replace(record, runs=runs))[0]
+        assert row.num_seeds == 3
+        assert sorted(row.cell("aupr:svhn").by_seed) == [0, 1, 2]
 
 
 def test_variants_are_kept_apart():

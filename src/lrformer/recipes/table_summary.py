@@ -62,13 +62,17 @@ def variants(record: TableRecord) -> list[dict[str, Any]]:
 
 
 def runs_of(record: TableRecord, row: str, variant: dict[str, Any]) -> tuple[TableRun, ...]:
-    """Return the finished runs of a row, by seed; of two recipes under one name those of the later one."""
+    """Return the finished runs of a row, one a seed; of two recipes under one name those of the later one.
+
+    A run that was evaluated twice counts as it was evaluated on more unknown sets, or later.
+    """
     found = [r for r in record.runs if (r.row, r.variant) == (row, variant) and r.is_finished]
     if not found:
         return ()
     last = dataclasses.replace(found[-1].config, seed=0)
-    alike = {run.seed: run for run in found if dataclasses.replace(run.config, seed=0) == last}
-    return tuple(alike[seed] for seed in sorted(alike))
+    alike = [run for run in found if dataclasses.replace(run.config, seed=0) == last]
+    by_seed = {run.seed: run for run in sorted(alike, key=lambda run: len(run.ood))}
+    return tuple(by_seed[seed] for seed in sorted(by_seed))
 
 
 def summarize(
@@ -172,6 +176,8 @@ def _claim(table: Table, row: TableRow, column: Column, change: SeedInterval | N
     there = table.row(table.pivot).printed.get(column.name)
     if here is None or there is None or change is None or here.value == there.value:
         return None
+    if change.mean == 0:
+        return OPEN
     is_same = (change.mean > 0) == (here.value > there.value)
     if change.low is None or change.high is None:
         return f"{HOLDS if is_same else FAILS} (one seed)"
