@@ -100,6 +100,8 @@ def test_arrays_of_any_other_model_are_measured_without_a_run(tmp_path):
         (("RUN", "--corruptions", "fogg"), "Did you mean 'fog'"),
         (("RUN", "--draws", "0"), "num_draws"),
         (("RUN", "--device", "gpu"), "device"),
+        (("RUN", "--device", "cuda:99"), "device is 'cuda:99', but torch sees"),
+        (("RUN", "RUN"), "a run is named twice"),
         (("RUN", "--ood-arrays", "x.npy"), "belongs to --arrays"),
         (("--arrays", "no.npy", "no.npy"), "no.npy cannot be read"),
         (("RUN", "--out", "/dev/null/x"), "metrics.json cannot be written"),
@@ -114,6 +116,13 @@ def test_a_mistake_names_the_way_out(run, arguments, message):
     given = [str(run) if a == "RUN" else str(run.parent / "rum") if a == "RUM" else a for a in arguments]  # fmt: skip
     result = invoke("evaluate", *given)
     assert message in str(result.exception)
+
+
+def test_results_that_could_not_be_kept_are_found_before_anything_is_predicted(run, monkeypatch):
+    (run / "metrics.json").write_text('{"training"')
+    monkeypatch.setattr("lrformer.evaluation.evaluate_run", None)
+    result = invoke("evaluate", run, *FAST)
+    assert "metrics.json is not valid JSON" in str(result.exception)
 
 
 def test_mistakes_leave_with_exit_code_two(run, monkeypatch, capsys):

@@ -122,6 +122,13 @@ def test_arrays_that_are_no_split_are_refused_by_the_name_of_their_file(tmp_path
         open_prepared(tmp_path, "test", class_names=("a", "b"))
 
 
+def test_without_names_a_negative_label_is_said_to_be_one(tmp_path):
+    np.save(tmp_path / "test-x.npy", np.zeros((3, 4, 4, 3), np.uint8))
+    np.save(tmp_path / "test-y.npy", np.array([0, 1, -1]))
+    with pytest.raises(ConfigError, match="label -1 of row 2 is negative; labels count from 0"):
+        open_prepared(tmp_path, "test")
+
+
 def test_a_manifest_that_is_none_is_named(tmp_path, arrays):
     write_arrays(tmp_path, "test", *arrays)
     (tmp_path / "test.json").write_text("{broken")

@@ -49,7 +49,7 @@ def test_ood_directories_and_plain_directories_are_splits_without_classes(
     assert cars.mean == train.mean
     plain = load_dataset(folder / "ood-cars", split="test", root=tmp_path / "c")
     np.testing.assert_array_equal(plain.x, cars.x)
-    with pytest.raises(ConfigError, match="no training set"):
+    with pytest.raises(ConfigError, match=r"no training set, .* train-x\.npy and train-y\.npy"):
         load_dataset(folder / "ood-cars", split="train", root=tmp_path / "c")
     with pytest.raises(ConfigError, match="Did you mean 'ood-cars'"):
         load_dataset(folder, split="ood-car", root=tmp_path / "c")
@@ -92,6 +92,22 @@ def test_a_wrong_number_of_channels_is_named_and_can_be_converted(
     alpha = write_image(tmp_path / "alpha.png", seed=1, mode="RGBA")
     with pytest.raises(ConfigError, match=f"{alpha}: the image has mode RGBA, 4 channels"):
         read_image(alpha)
+
+
+@pytest.mark.parametrize("channels", [None, 1, 3])
+def test_gray_of_sixteen_bits_is_the_gray_of_eight(tmp_path, channels):
+    gray = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    Image.fromarray(gray).save(tmp_path / "narrow.png")
+    Image.fromarray(gray.astype(np.uint16) * 257).save(tmp_path / "wide.png")
+    with Image.open(tmp_path / "wide.png") as wide:
+        assert wide.mode.startswith("I;16")
+    narrow, wide = (
+        read_image(tmp_path / f"{name}.png", channels=channels) for name in ("narrow", "wide")
+    )
+    np.testing.assert_array_equal(wide, narrow)
+    Image.fromarray(gray.astype(np.float32)).save(tmp_path / "numbers.tiff")
+    with pytest.raises(ConfigError, match="mode F, numbers of 32 bits"):
+        read_image(tmp_path / "numbers.tiff", channels=channels)
 
 
 def test_an_empty_class_one_class_and_a_strange_class_are_named(tmp_path, write_folder):

@@ -93,3 +93,9 @@ def test_arrays_that_do_not_belong_together_are_refused_by_name(tmp_path):
     np.savez(tmp_path / "y.npz", probs=np.array([None, {}], dtype=object))
     with pytest.raises(ConfigError, match=r"y\.npz cannot be read as predictions"):
         Predictions.load(tmp_path / "y.npz")
+    from_arrays(probs).save(tmp_path / "z.npz")
+    whole = (tmp_path / "z.npz").read_bytes()
+    for share in (0.3, 0.6, 0.9):
+        (tmp_path / "z.npz").write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(ConfigError, match=r"z\.npz cannot be read as predictions"):
+            Predictions.load(tmp_path / "z.npz")

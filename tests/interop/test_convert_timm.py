@@ -236,6 +236,11 @@ def test_wrong_settings_raise_before_anything_happens(settings: dict, message: s
     assert not isinstance(model.blocks[0].attn, MultiheadSelfAttention)
 
 
+def test_a_calibration_batch_that_the_model_cannot_take_is_said_in_words() -> None:
+    with pytest.raises(ConfigError, match="cannot take the calibration batch"):
+        convert(timm_model("vit_tiny_patch16_224", depth=1), calibration=torch.randn(1, 3, 20, 20))
+
+
 def test_a_calibration_batch_of_another_kind_raises() -> None:
     with pytest.raises(ConfigError, match="calibration is a str"):
         convert(timm_model("vit_tiny_patch16_224", depth=1), calibration="images")

@@ -160,12 +160,21 @@ def test_the_criterion_is_the_definition_and_counts_right_answers(name, soft):
         ({"val_fraction": 2.0}, r"val_fraction \(2.0\) must lie strictly between"),
         ({"loss": "cross_entrpy"}, "Did you mean 'cross_entropy'"),
         ({"ema_decay": 1.0}, "ema_decay"),
+        ({"epochs": 1.5}, r"epochs \(1.5\) must be a whole number"),
+        ({"batch_size": "64"}, r"batch_size \('64'\) must be a whole number, or null"),
+        ({"seed": -1}, r"seed \(-1\) must lie in 0"),
+        ({"label_smoothing": "x"}, r"label_smoothing \('x'\) must be a number"),
         ({"true_positive_rate": 0.0}, "true_positive_rate"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         TrainConfig(data="digits", **changes)
+
+
+def test_a_rate_that_is_no_number_is_refused():
+    with pytest.raises(ConfigError, match=r"lr \('fast'\) must be a number"):
+        OptimizerConfig(lr="fast")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_wrong_optimizer_gets_the_nearest_name():

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,8 +143,9 @@ def test_a_missing_or_damaged_file_is_named(run_folder, name):
     path = run_folder / name
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
+    way_out = "train into another folder" if name == "config.json" else "delete it"
     with pytest.raises(
-        ConfigError, match=rf"{name} is not .* Restore it from a copy, or delete it"
+        ConfigError, match=rf"{name} is not .* Restore it from a copy, or {way_out}"
     ):
         load_run(run_folder)
     path.unlink()
@@ -186,6 +188,30 @@ def test_inputs_of_the_wrong_kind_are_refused(run_folder):
         run.predict(torch.rand(2, 8, 8, 1))
     with pytest.raises(ConfigError, match="uint8"):
         run.predict(torch.zeros(2, 8, 8, 3, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": "hot"}, r"decision\.json .*temperature \('hot'\) must be a number"),
+        ({"temperature": 0}, r"decision\.json .*temperature \(0\) must be positive"),
+        ({"threshold": None}, r"decision\.json .*threshold \(None\) must be a number"),
+    ],
+)
+def test_a_decision_that_cannot_be_one_is_named(run_folder, changes, message):
+    path = run_folder / "decision.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ConfigError, match=message):
+        load_run(run_folder)
+
+
+def test_arrays_and_pictures_that_are_not_square_are_taken(run_folder):
+    run = load_run(run_folder)
+    wide = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1)).astype(np.uint8)
+    expected = run.predict(torch.from_numpy(wide[:, :, 2:10].copy())).probs
+    assert torch.equal(run.predict(wide).probs, expected)
+    high = wide.transpose(0, 2, 1, 3).copy()
+    assert torch.equal(run.predict(high).probs, run.predict(high[:, 2:10]).probs)
 
 
 def test_points_are_taken_in_any_type_of_numbers(tmp_path):

@@ -14,6 +14,7 @@ from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_tensors
 from lrformer.training.running import resolve
+from tests.evaluation.made_run import write_image_folder, write_images
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, flat, small, weights
 
@@ -109,6 +110,31 @@ def test_the_log_has_every_figure_of_every_epoch(tmp_path):
     assert [entry["epoch"] for entry in log] == [0, 1]
     wanted = {"loss", "accuracy", "lr", "seconds", "images_per_second", "val_accuracy", "val_nll"}
     assert wanted | {"val_ece", "val_logit_norm", "val_overconfidence"} <= set(log[0])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "posterior.safetensors", "decision.json"])
+def test_a_file_that_was_deleted_is_made_anew_by_the_same_call(tmp_path, name):
+    train(small(epochs=1), tmp_path, runtime=QUIET)
+    before = weights(tmp_path)
+    (tmp_path / name).unlink()
+    train(small(epochs=1), tmp_path, runtime=QUIET)
+    assert weights(tmp_path) == before
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 1
+
+
+def test_data_that_changed_are_said_to_have_changed(tmp_path):
+    write_image_folder(tmp_path / "data")
+    config = TrainConfig(
+        data=str(tmp_path / "data"),
+        root=str(tmp_path / "cache"),
+        model_overrides={"depth": 1, "embed_dim": 16, "num_heads": 2},
+        method="deterministic",
+        epochs=1,
+    )
+    train(config, tmp_path / "run", runtime=QUIET)
+    write_images(tmp_path / "data" / "train" / "red", (10, 10, 10), 3, seed=9)
+    with pytest.raises(ConfigError, match="a run on other data: their mean is"):
+        train(config, tmp_path / "run", runtime=QUIET)
 
 
 def test_pieces_of_a_batch_are_the_batch(tmp_path):

@@ -106,6 +106,8 @@ def evaluate(
             "--ood-arrays belongs to --arrays; for a run, name unknown data by --ood."
         )
     runs, ood, corruptions = _sort_places(places, ood, corruptions or [])
+    for run in runs:
+        _check_results(out if out is not None and len(runs) == 1 else run)
     done = []
     for run in runs:
         with _progress(f"predicting {run}") as advance:
@@ -125,6 +127,17 @@ def evaluate(
         done.append(results.scores)
     if len(runs) > 1:
         _show_seeds(over_seeds(done, level=level), out)
+
+
+def _check_results(folder: Path) -> None:
+    """Raise if the results could not be put into `folder`, before anything is predicted."""
+    from lrformer.training.atomic_files import check_writable, read_json
+    from lrformer.training.run_folder import METRICS_FILE
+
+    path = folder / METRICS_FILE
+    check_writable(path)
+    if path.exists():
+        read_json(path)
 
 
 def _check_arrays_alone(
@@ -172,6 +185,11 @@ def _sort_places(
                 f"{place} is not the folder of a run: there is no {CONFIG_FILE} in it."
                 f"{did_you_mean(place, siblings)}"
             )
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise ConfigError(
+            f"a run is named twice ({', '.join(map(str, runs))}); several runs are taken as seeds of one experiment, "
+            "and one run is one seed."
+        )
     if not runs:
         raise ConfigError(
             "nothing to evaluate: name the folder of a run, or --arrays PROBS LABELS."

@@ -73,7 +73,8 @@ def main() -> None:
     except SystemExit as stop:
         if stop.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this
             typer.echo(
-                "lrformer: interrupted. A training, a table or a bench goes on with the same command.",
+                "lrformer: interrupted. A training, a table or a bench goes on with the same command; evaluate, predict "
+                "and bounds begin anew.",
                 err=True,
             )
         raise

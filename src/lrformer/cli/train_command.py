@@ -37,7 +37,7 @@ def train(
         str,
         typer.Argument(
             help="A data set (digits, two_moons, cifar10, cifar100, svhn, imagenet), a folder of "
-            "images (train/ val/ test/, one directory a class), or a folder of arrays."
+            "images (train/ val/ test/, one directory a class), or of arrays (train-x.npy, train-y.npy, ...)."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the run; an unfinished run goes on.")],

@@ -114,8 +114,8 @@ def check_images(x: np.ndarray, *, where: str) -> None:
         raise ConfigError(f"{where}: there is no image in it.")
 
 
-def check_labels(y: np.ndarray, *, num_samples: int, num_classes: int, where: str) -> None:
-    """Raise unless `y` has one integer in range for each sample; `where` names its file."""
+def check_labels(y: np.ndarray, *, num_samples: int, num_classes: int | None, where: str) -> None:
+    """Raise unless `y` has one integer in range for each sample; `where` names its file, None knows no largest."""
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ConfigError(
             f"{where}: labels have shape {y.shape} and dtype {y.dtype}; they must be one integer for "
@@ -123,6 +123,13 @@ def check_labels(y: np.ndarray, *, num_samples: int, num_classes: int, where: st
         )
     if len(y) != num_samples:
         raise ConfigError(f"{where}: there are {len(y)} labels for {num_samples} samples.")
+    if num_classes is None:
+        if int(y.min()) < 0:
+            row = int(np.flatnonzero(y < 0)[0])
+            raise ConfigError(
+                f"{where}: label {int(y[row])} of row {row} is negative; labels count from 0."
+            )
+        return
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= num_classes:
         row = int(np.flatnonzero((y < 0) | (y >= num_classes))[0])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from lrformer.core import ConfigError
 from lrformer.data.arrays import Split
 from lrformer.data.augment import PLAIN, AugmentConfig, augment_images
 from lrformer.data.mixing import beta_quantiles, erase, mix_images, partner_rows, soft_targets
+from lrformer.data.scaling import fit_square
 from lrformer.data.streams import hash32, sample_keys
 
 DEFAULT_DEVICE_BYTES = 32 * 2**30
@@ -61,7 +61,7 @@ class DeviceBatches:
         augment: how training images are varied; None for the plain ones.
         shuffle: whether every epoch has an order of its own.
         drop_last: whether a last, smaller batch is left out.
-        image_size: side to which the finished images are scaled on the device; None keeps theirs.
+        image_size: side to which the center square of the finished images is scaled on the device; None keeps theirs.
         rank: which of `world_size` processes this is; each takes its part of a global batch of
             `batch_size * world_size`.
         device_bytes: a larger set stays on the disk and is read ahead, batch by batch.
@@ -194,9 +194,8 @@ class DeviceBatches:
             targets = soft_targets(
                 labels, self.y[partners], kept, num_classes=self.split.num_classes
             )
-        if self.image_size is not None and self.image_size != images.shape[-1]:
-            size = (self.image_size, self.image_size)
-            images = F.interpolate(images, size, mode="bilinear", antialias=True)
+        if self.image_size is not None:
+            images = fit_square(images, self.image_size)
         return Batch(inputs=images, labels=labels, targets=targets, indices=indices)
 
     def _finish(self, samples: Tensor, keys: Tensor) -> Tensor:

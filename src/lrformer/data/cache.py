@@ -176,7 +176,7 @@ def open_prepared(
     manifest = read_manifest(folder, split)
     if manifest is None:
         if class_names is None:
-            check_labels(y, num_samples=len(x), num_classes=2**31, where=str(y_path))
+            check_labels(y, num_samples=len(x), num_classes=None, where=str(y_path))
             class_names = tuple(str(label) for label in range(int(y.max()) + 1))
         manifest = write_manifest(folder, split, class_names=class_names, source="arrays")
     if (manifest.shape, manifest.num_samples) != (tuple(x.shape), len(y)):

@@ -10,6 +10,10 @@ from lrformer.core import ConfigError
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 # A palette is a way to store RGB, and a bit is a way to store gray.
 CHANNELS_OF_MODE = {"1": 1, "L": 1, "P": 3, "RGB": 3, "LA": 2, "RGBA": 4, "PA": 4, "CMYK": 4}
+# Gray of 16 bits, in either order of bytes. Pillow's own conversion would make everything above 255 white.
+WIDE_GRAY = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
+# Numbers of 32 bits have no range that would say what is white.
+NUMBERS = frozenset({"I", "F"})
 MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
 
 
@@ -39,6 +43,13 @@ def read_image(
         raise ConfigError(f"{path}: there is no such file.") from error
     except Exception as error:  # decoders raise whatever they meet in a broken file
         raise ConfigError(f"{path}: not a readable image ({error}).") from error
+    if image.mode in NUMBERS:
+        raise ConfigError(
+            f"{path}: the image has mode {image.mode}, numbers of 32 bits that may mean anything; save it with 8 bits "
+            "a channel."
+        )
+    if image.mode in WIDE_GRAY:
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     found = CHANNELS_OF_MODE.get(image.mode)
     if channels is None:
         channels = found

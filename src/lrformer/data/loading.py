@@ -116,8 +116,8 @@ def _open(store: Store, split: str, *, val_fraction: float, seed: int) -> Split:
         return store.open(split)
     if "train" not in splits:
         raise ConfigError(
-            f"{store.name} has no training set, so that '{split}' cannot be loaded from it; it has: "
-            f"{', '.join(splits)}."
+            f"{store.name} has no training set, so that '{split}' cannot be loaded from it. A folder has one as train/ "
+            "with a directory of images for each class, or as the arrays train-x.npy and train-y.npy."
         )
     if split == "val" and "val" in splits:
         return store.open("val")

@@ -32,7 +32,8 @@ def stratified_rows(
         if len(members) < 2:
             name = int(label) if class_names is None else f"'{class_names[int(label)]}'"
             raise ConfigError(
-                f"{where}: class {name} has one sample only; a validation split needs two of every class."
+                f"{where}: class {name} has one sample only; a validation split needs two of every class. Add one, leave "
+                "the class out, or give a validation split of your own."
             )
         count = min(max(round(fraction * len(members)), 1), len(members) - 1)
         cut.append(generator.permutation(members)[:count])

@@ -2,6 +2,8 @@
 
 import io
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from lrformer.training.atomic_files import replace_file
 
 SCHEMA = 1
 SCORE_PREFIX = "score."
+DAMAGE = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
 # A softmax in float32 underflows to zero, whose logarithm would not be a logit.
 SMALLEST_PROBABILITY = 1e-38
 
@@ -113,11 +116,12 @@ class Predictions:
     def load(cls, path: str | Path) -> "Predictions":
         """Return what `save` wrote; nothing is unpickled."""
         try:
-            with np.load(Path(path), allow_pickle=False) as file:
+            # Opened here, since numpy leaves a damaged file open.
+            with Path(path).open("rb") as content, np.load(content, allow_pickle=False) as file:
                 arrays = dict(file)
             about = json.loads(str(arrays["about"]))
             schema = about["schema"]
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (*DAMAGE, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path} cannot be read as predictions ({error}); `lrformer evaluate` writes such files."
             ) from error

@@ -33,9 +33,14 @@ def choose_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
+        place = torch.device(device)
     except RuntimeError as error:
         raise ConfigError(f"device ('{device}') must be auto, cpu, cuda or cuda:N.") from error
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is '{device}', but torch sees {torch.cuda.device_count() or 'no'} GPU; take auto or cpu."
+        )
+    return place
 
 
 def predict_run(

@@ -13,6 +13,7 @@ from torch import Tensor
 from lrformer.core import ConfigError, LRFormerError
 
 WAY_OUT_OF_DAMAGE = "it is damaged. Restore it from a copy, or delete it to have it made anew."
+WAY_OUT_OF_CONFIG = "it is damaged. Restore it from a copy, or train into another folder."
 
 
 class RunFileError(LRFormerError, OSError):
@@ -70,13 +71,13 @@ def write_json(path: Path, value: Any) -> None:
     replace_file(path, f"{text}\n".encode())
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file, or raise with its name."""
+def read_json(path: Path, *, way_out: str = WAY_OUT_OF_DAMAGE) -> Any:
+    """Return the content of a JSON file, or raise with its name and what then helps."""
     content = _read(path)
     try:
         return json.loads(content)
     except ValueError as error:
-        raise ConfigError(f"{path} is not valid JSON ({error}); {WAY_OUT_OF_DAMAGE}") from error
+        raise ConfigError(f"{path} is not valid JSON ({error}); {way_out}") from error
 
 
 def write_tensors(

@@ -13,6 +13,7 @@ from lrformer.training.run_folder import (
 
 # Data may move; what they are is compared by class names and statistics.
 MOVABLE = frozenset({"train.root"})
+FROM_DATA = frozenset({"class_names", "mean", "std"})
 
 
 def claim_folder(folder: Path, config: RunConfig) -> None:
@@ -43,6 +44,12 @@ def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
     found = first_difference(there, here)
     if found is not None:
         name, before, now = found
+        if name in FROM_DATA:
+            raise ConfigError(
+                f"{folder} belongs to a run on other data: their {name} is {before!r} there and {now!r} here, and every "
+                "setting is the same, so that the data have changed. Put them back to go on, or take another folder for a "
+                "new run."
+            )
         raise ConfigError(
             f"{folder} belongs to a run with other settings: {name} is {before!r} there and {now!r} here. Give "
             "the same settings to go on with it, or another folder for a new run."

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lrformer.core import ConfigError
+from lrformer.core.kinds import check_kinds
 from lrformer.core.registry import did_you_mean
 from lrformer.data import PLAIN, AugmentConfig
 
@@ -46,6 +47,7 @@ class OptimizerConfig:
     clip_norm: float | None = 1.0
 
     def __post_init__(self) -> None:
+        check_kinds(type(self), vars(self))
         _check_choice("optimizer", self.name, OPTIMIZERS)
         if not self.lr > 0:
             raise ConfigError(f"lr ({self.lr}) must be positive.")
@@ -120,6 +122,7 @@ class TrainConfig:
     true_positive_rate: float = 0.95
 
     def __post_init__(self) -> None:
+        check_kinds(type(self), vars(self))
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))  # a record holds a list
             if len(self.classes) < 2:

@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from lrformer._version import __version__
 from lrformer.core import ConfigError, from_record, to_record
+from lrformer.core.kinds import check_kinds
+from lrformer.data.scaling import fit_square
 from lrformer.heads import Predictive
 from lrformer.heads.laplace_posterior import LaplacePosterior
 from lrformer.methods import AbstentionRule, Method, Temperature
 from lrformer.training.atomic_files import (
+    WAY_OUT_OF_CONFIG,
     WAY_OUT_OF_DAMAGE,
     read_json,
     read_tensors,
@@ -89,6 +93,11 @@ class Decision:
     threshold: float
     true_positive_rate: float
 
+    def __post_init__(self) -> None:
+        check_kinds(type(self), vars(self))
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature ({self.temperature}) must be positive.")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
@@ -124,13 +133,18 @@ class Run:
         """Return where the weights are."""
         return next(self.method.parameters()).device
 
-    def preprocess(self, raw: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
-        """Return model inputs from uint8 images (b, height, width, channels), or from points (b, features)."""
-        return prepare_inputs(raw.to(self.device), self.config)
+    def preprocess(
+        self, raw: Shaped[Tensor, "b ..."] | Shaped[np.ndarray, "b ..."]
+    ) -> Float[Tensor, "b ..."]:
+        """Return model inputs from uint8 images (b, height, width, channels), or from points (b, features).
+
+        Of an image that is not square the center is taken, as `lrformer predict` takes it of a file.
+        """
+        return prepare_inputs(torch.as_tensor(raw).to(self.device), self.config)
 
     def predict(
         self,
-        raw: Shaped[Tensor, "b ..."],
+        raw: Shaped[Tensor, "b ..."] | Shaped[np.ndarray, "b ..."],
         *,
         generator: torch.Generator | None = None,
         is_calibrated: bool = True,
@@ -162,11 +176,7 @@ def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Ten
         torch.tensor(values, device=raw.device).view(-1, 1, 1)
         for values in (config.mean, config.std)
     )
-    images = (raw.permute(0, 3, 1, 2).float() / 255 - mean) / std
-    size = (config.img_size, config.img_size)
-    if tuple(images.shape[-2:]) == size:
-        return images
-    return torch.nn.functional.interpolate(images, size, mode="bilinear", antialias=True)
+    return fit_square((raw.permute(0, 3, 1, 2).float() / 255 - mean) / std, config.img_size)
 
 
 def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
@@ -184,8 +194,16 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
         )
     method = build_method(config.backbone, config.train, config.num_classes)
     load_method(folder, method)
-    decision = from_record(Decision, read_json(folder / DECISION_FILE))
+    decision = _read_decision(folder / DECISION_FILE)
     return Run(path=folder, config=config, method=method.to(place).eval(), decision=decision)
+
+
+def _read_decision(path: Path) -> Decision:
+    record = read_json(path)
+    try:
+        return from_record(Decision, record)
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{path} holds no decision ({error}); {WAY_OUT_OF_DAMAGE}") from error
 
 
 def as_device(device: torch.device | str) -> torch.device:
@@ -210,13 +228,13 @@ def write_run_config(folder: Path, config: RunConfig) -> None:
 def read_run_config(folder: Path) -> RunConfig:
     """Return what made the run in `folder`; an older schema is migrated, a newer one refused."""
     path = folder / CONFIG_FILE
-    record = read_json(path)
+    record = read_json(path, way_out=WAY_OUT_OF_CONFIG)
     kind = record.get("kind") if isinstance(record, dict) else None
     if kind != KIND:
         raise ConfigError(f"{path} describes a '{kind}', not a run; lrformer.load opens it.")
     schema = record.get("schema")
     if not isinstance(schema, int) or schema < 1:
-        raise ConfigError(f"{path} has no valid schema number ({schema!r}); {WAY_OUT_OF_DAMAGE}")
+        raise ConfigError(f"{path} has no valid schema number ({schema!r}); {WAY_OUT_OF_CONFIG}")
     if schema > SCHEMA:
         raise ConfigError(
             f"{path} has schema {schema}, written by lrformer {record.get('lrformer')}; this version "
@@ -271,6 +289,11 @@ def update_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> Non
     path = folder / METRICS_FILE
     metrics = read_json(path) if path.is_file() else {}
     write_json(path, {**metrics, section: dict(values)})
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether every file is there that a finished run is loaded from."""
+    return all((folder / name).is_file() for name in (MODEL_FILE, POSTERIOR_FILE, DECISION_FILE))
 
 
 def is_finished(folder: Path) -> bool:

@@ -39,6 +39,7 @@ from lrformer.training.run_folder import (
     Run,
     RunConfig,
     is_finished,
+    is_whole,
     load_run,
     save_method,
     update_metrics,
@@ -105,7 +106,8 @@ def train(
         check_weights_of(Path(weights_of), run_config)
     with accelerator.main_process_first():
         claim_folder(folder, run_config)
-    if is_finished(folder):
+    # A damaged file that was deleted, as its error says, is made anew with the rest.
+    if is_finished(folder) and is_whole(folder):
         return load_run(folder, device=accelerator.device)
     if weights_of is not None and state_path(folder).is_file():
         raise ConfigError(
