@@ -27,7 +27,7 @@ EXPLANATION = """
 The next missing run is trained, evaluated and recorded, until all are there.
 Stop it by Ctrl-C or --time-limit, and the same command goes on.
 Runs that RECORD holds are not made again, wherever they were made.
-Start it two or three times to share one GPU: each takes the next run that no other has in hand.
+Start it two to four times to share one GPU: each takes the next run that no other has in hand.
 
 Example: lrformer reproduce {name} --out runs/{name} --epochs 15 --seeds 3 --time-limit 8
 """
