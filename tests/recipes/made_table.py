@@ -108,6 +108,7 @@ def made_run(
                 "accuracy": interval("accuracy"),
                 "nll": interval("nll"),
                 "ece_equal_width": interval("ece"),
+                "ece_equal_mass": interval("ece"),
             }
         },
         **{

@@ -127,7 +127,17 @@ def table_columns(ood: Sequence[str], *, is_calibrated: bool = False) -> tuple[C
         Column(name="nll", title="NLL", metric="nll", is_calibrated=is_calibrated),
         Column(name="ece", title="ECE", metric="ece_equal_width", is_calibrated=is_calibrated),
     ]
-    if not is_calibrated:
+    if is_calibrated:
+        # Most answers of a good model lie in the last bin of equal width, where they can hide what bins of equal mass show.
+        test.append(
+            Column(
+                name="ece_mass",
+                title="ECE, equal mass",
+                metric="ece_equal_mass",
+                is_calibrated=True,
+            )
+        )
+    else:
         test += [
             Column(name="nll_t", title="NLL with temperature", metric="nll", is_calibrated=True),
             Column(
