@@ -131,7 +131,9 @@ def test_data_that_changed_are_said_to_have_changed(tmp_path):
         method="deterministic",
         epochs=1,
     )
-    train(config, tmp_path / "run", runtime=QUIET)
+    run = train(config, tmp_path / "run", runtime=QUIET)
+    otherwise = dataclasses.replace(config, data=f"{tmp_path}/./run/../data/")
+    assert train(otherwise, tmp_path / "run", runtime=QUIET).config == run.config
     write_images(tmp_path / "data" / "train" / "red", (10, 10, 10), 3, seed=9)
     with pytest.raises(ConfigError, match="a run on other data: their mean is"):
         train(config, tmp_path / "run", runtime=QUIET)

@@ -13,6 +13,7 @@ from lrformer.training.run_folder import (
 
 # Data may move; what they are is compared by class names and statistics.
 MOVABLE = frozenset({"train.root"})
+PLACES = frozenset({"train.data", "train.start"})
 FROM_DATA = frozenset({"class_names", "mean", "std"})
 
 
@@ -64,9 +65,20 @@ def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] 
         {*before, *now} - MOVABLE, key=lambda name: (not name.startswith("train."), name)
     )
     for name in names:
-        if before.get(name) != now.get(name):
-            return name.removeprefix("train."), before.get(name), now.get(name)
+        there_is, here_is = before.get(name), now.get(name)
+        if there_is != here_is and not (name in PLACES and _is_one_place(there_is, here_is)):
+            return name.removeprefix("train."), there_is, here_is
     return None
+
+
+def _is_one_place(one: Any, other: Any) -> bool:
+    """Return whether two names lead to the same folder, as `photos` and `./photos/` do."""
+    places = [Path(name).expanduser() for name in (one, other) if isinstance(name, str)]
+    return (
+        len(places) == 2
+        and all(place.is_dir() for place in places)
+        and places[0].samefile(places[1])
+    )
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
