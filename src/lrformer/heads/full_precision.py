@@ -1,10 +1,11 @@
 """Where a head leaves mixed precision: posteriors and kernels are computed in float32 or better."""
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
@@ -15,3 +16,18 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
 def at_least_float32(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return `tensor` in float32 if it is narrower, else unchanged."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def apply_without_rounding(
+    module: nn.Module, names: Sequence[str], apply: Callable[[], object]
+) -> None:
+    """Move or cast `module` by `apply`; the named buffers follow to the device, and never to fewer bits.
+
+    `.half()` and `.bfloat16()` on a model must not round away what a posterior was computed from.
+    """
+    kept = {name: getattr(module, name) for name in names}
+    apply()
+    for name, before in kept.items():
+        after = getattr(module, name)
+        if torch.finfo(after.dtype).bits < torch.finfo(before.dtype).bits:
+            setattr(module, name, before.to(after.device))

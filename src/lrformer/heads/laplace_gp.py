@@ -60,8 +60,10 @@ class RandomFeatureGPConfig:
             raise ConfigError(
                 f"approximation ('{self.approximation}') must be 'mean_field' or 'monte_carlo'."
             )
-        if self.mean_field_factor < 0:
-            raise ConfigError(f"mean_field_factor ({self.mean_field_factor}) must not be negative.")
+        if not 0 <= self.mean_field_factor < math.inf:
+            raise ConfigError(
+                f"mean_field_factor ({self.mean_field_factor}) must not be negative, and finite."
+            )
         if self.num_samples < 1:
             raise ConfigError(f"num_samples ({self.num_samples}) must be at least 1.")
 

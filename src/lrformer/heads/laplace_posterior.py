@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
 from lrformer.core import ConfigError, NotFittedError
-from lrformer.heads.full_precision import without_autocast
+from lrformer.heads.full_precision import apply_without_rounding, without_autocast
 
 Likelihood = Literal["gaussian", "softmax"]
 
@@ -156,13 +156,8 @@ class LaplacePosterior(nn.Module):
         return self.num_features - float(left)
 
     def _apply(self, fn, recurse=True):
-        # `.half()` and `.bfloat16()` on the model must not round the posterior away.
-        kept = {name: getattr(self, name) for name in ("precision", "root")}
-        super()._apply(fn, recurse)
-        for name, before in kept.items():
-            after = getattr(self, name)
-            if torch.finfo(after.dtype).bits < torch.finfo(before.dtype).bits:
-                setattr(self, name, before.to(after.device))
+        up = super()._apply
+        apply_without_rounding(self, ("precision", "root"), lambda: up(fn, recurse))
         if self._own_sum is not None:
             self._own_sum = self._own_sum.to(self.precision.device)
         return self

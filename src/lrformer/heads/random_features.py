@@ -8,7 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError, NotFittedError
-from lrformer.heads.full_precision import at_least_float32, without_autocast
+from lrformer.heads.full_precision import (
+    apply_without_rounding,
+    at_least_float32,
+    without_autocast,
+)
 
 Convention = Literal["paper", "sngp"]
 FeatureScale = Literal["layer_norm", "calibrate", "literal"]
@@ -64,8 +68,8 @@ class RandomFourierFeatures(nn.Module):
             raise ConfigError(
                 f"feature_scale ('{feature_scale}') must be 'layer_norm', 'calibrate' or 'literal'."
             )
-        if not length_scale > 0:
-            raise ConfigError(f"length_scale ({length_scale}) must be positive.")
+        if not 0 < length_scale < math.inf:
+            raise ConfigError(f"length_scale ({length_scale}) must be positive and finite.")
         is_without_scale = convention == "sngp" and feature_scale != "literal"
         if is_without_scale and length_scale != DEFAULT_LENGTH_SCALE:
             raise ConfigError(
@@ -99,6 +103,11 @@ class RandomFourierFeatures(nn.Module):
         self.register_buffer("input_scale", torch.tensor(scale[feature_scale]))
         self._is_calibrated = feature_scale != "calibrate"
         self.register_load_state_dict_post_hook(_read_loaded_state)
+
+    def _apply(self, fn, recurse=True):
+        up = super()._apply
+        apply_without_rounding(self, ("weight", "bias", "input_scale"), lambda: up(fn, recurse))
+        return self
 
     @property
     def is_calibrated(self) -> bool:

@@ -1,7 +1,6 @@
 """One batch through a model: what enters and leaves every attention, every block and the model itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,18 +65,6 @@ def _call(model: nn.Module, batch: Any) -> Any:
         f"calibration is a {type(batch).__name__}; it must be a batch of inputs: a tensor, a tuple of "
         f"arguments or a dict of keyword arguments."
     )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put `model` into evaluation mode inside the `with` block, and every module back after it."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in before:
-            module.training = mode
 
 
 def main_tensor(output: Any) -> Tensor:

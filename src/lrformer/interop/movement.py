@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from lrformer.attention import LRSA, MultiheadSelfAttention
-from lrformer.interop.calibration import Recording, evaluating, main_tensor, relative_movement
+from lrformer.core.modes import evaluating
+from lrformer.interop.calibration import Recording, main_tensor, relative_movement
 from lrformer.interop.projections import Site
 from lrformer.interop.report import ConversionReport, LayerReport
 

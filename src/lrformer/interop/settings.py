@@ -1,6 +1,7 @@
 """What a user may ask of a conversion, checked before anything is computed."""
 
 import dataclasses
+import math
 import numbers
 from typing import Any
 
@@ -61,8 +62,8 @@ def resolve(
             raise ConfigError(
                 f"{name} ({value}) is a setting of lrsa; {type(config).__name__} does not have it."
             )
-    if not key_scale > 0:
-        raise ConfigError(f"key_scale ({key_scale}) must be positive.")
+    if not 0 < key_scale < math.inf:
+        raise ConfigError(f"key_scale ({key_scale}) must be positive and finite.")
     if num_tokens is not None and num_tokens < 1:
         raise ConfigError(f"num_tokens ({num_tokens}) must be at least 1.")
     config = dataclasses.replace(config, **changes)

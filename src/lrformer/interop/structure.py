@@ -3,7 +3,14 @@
 from torch import Tensor, nn
 
 # What changes when a model is used, not when it is built.
-_STATE = {"training", "grad_checkpointing", "gradient_checkpointing", "fused_attn", "fast_norm"}
+_STATE = {
+    "training",
+    "backend",
+    "grad_checkpointing",
+    "gradient_checkpointing",
+    "fused_attn",
+    "fast_norm",
+}
 
 
 def first_difference(model: nn.Module, other: nn.Module) -> str | None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lrformer.attention import MultiheadSelfAttention
+from lrformer.attention import LRSA, MultiheadSelfAttention
 from lrformer.core import ConfigError
 from lrformer.interop.projections import Projections, Site, Sites, refuse
 
@@ -46,15 +46,21 @@ class TransformersAttention(nn.Module):
                 "past_key_values and encoder_hidden_states cannot be given to a converted model: "
                 "it is an encoder."
             )
-        padding, per_query = split_mask(attention_mask)
+        padding, per_query = split_mask(attention_mask, is_padding=isinstance(self.attn, LRSA))
         return self.attn(hidden_states, attn_mask=per_query, key_padding_mask=padding), None
 
 
-def split_mask(mask: Any) -> tuple[Bool[Tensor, "b n"] | None, Tensor | None]:
+def split_mask(
+    mask: Any, *, is_padding: bool = True
+) -> tuple[Bool[Tensor, "b n"] | None, Tensor | None]:
     """Return a mask of transformers as a padding mask, or, where queries differ, as it is.
 
     transformers makes (b, 1, n, n) masks with equal rows, boolean (True attends) or additive, and hands
     (b, n) masks of ones and zeros to flash kernels.
+
+    Args:
+        is_padding: whether only padding can be taken. Under torch.compile, where looking at the rows would break the
+            graph, their equality is then asserted as the graph runs; otherwise the mask is passed on as it is.
     """
     if mask is None:
         return None, None
@@ -66,8 +72,14 @@ def split_mask(mask: Any) -> tuple[Bool[Tensor, "b n"] | None, Tensor | None]:
     if mask.ndim == 2:
         return mask == 0, None
     row = mask[:, :, :1]
-    # Under torch.compile the rows are trusted to be equal: looking at them would break the graph.
-    if mask.shape[1] != 1 or (not torch.compiler.is_compiling() and not (mask == row).all()):
+    if torch.compiler.is_compiling():
+        if mask.shape[1] != 1 or not is_padding:
+            return None, mask
+        torch._assert_async(
+            (mask == row).all(),
+            "an attention mask that differs between queries cannot be taken by LRSA",
+        )
+    elif mask.shape[1] != 1 or not (mask == row).all():
         return None, mask
     hidden = ~row[:, 0, 0] if mask.dtype == torch.bool else row[:, 0, 0] < 0
     return hidden, None

@@ -1,8 +1,7 @@
 """What a training loop and an evaluation need to know about a method, and nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError, UnsupportedModelError
+from lrformer.core.modes import evaluating
 from lrformer.heads import LinearHead, Predictive
 
 BackboneFactory = Callable[[], nn.Module]
@@ -165,22 +165,22 @@ def feature_width(backbone: nn.Module) -> int:
     return width
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Run the block with `module` in evaluation mode, and put it back."""
-    if not module.training:
-        yield
-        return
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train()
-
-
 def inputs(loader: Loader, device: torch.device) -> Iterator[Tensor]:
-    """Yield the inputs of every batch on `device`; a batch is a tensor or starts with one."""
+    """Yield the inputs of every batch on `device`; a batch is a tensor or starts with one.
+
+    Raises:
+        ConfigError: for a loader that can be gone through only once: what is fitted looks at the data twice.
+    """
+    if isinstance(loader, Iterator):
+        raise ConfigError(
+            f"loader is a {type(loader).__name__}, which can be gone through only once; give a DataLoader or a list."
+        )
     for batch in loader:
+        if isinstance(batch, Mapping):
+            raise ConfigError(
+                f"a batch is a {type(batch).__name__} with {', '.join(map(str, batch))}; it must be a tensor, or a tuple "
+                "that starts with one."
+            )
         x = batch if isinstance(batch, Tensor) else batch[0]
         yield x.to(device, non_blocking=True)
 

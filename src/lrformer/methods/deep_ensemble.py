@@ -13,8 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lrformer.attention import use_backend
 from lrformer.core import ConfigError, NotFittedError
+from lrformer.core.modes import evaluating
 from lrformer.heads import LinearHead, Predictive
-from lrformer.methods.base import BackboneFactory, Method, evaluating, feature_width
+from lrformer.methods.base import BackboneFactory, Method, feature_width
 from lrformer.methods.registry import METHODS
 
 # Above this a member fills a GPU by itself and stacking only costs memory.

@@ -12,8 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lrformer.attention import use_backend
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 from lrformer.heads.duq import DUQHead, as_one_hot
-from lrformer.methods.base import BackboneFactory, BackboneMethod, evaluating
+from lrformer.methods.base import BackboneFactory, BackboneMethod
 from lrformer.methods.registry import METHODS
 
 

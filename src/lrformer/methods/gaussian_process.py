@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lrformer.core import make_generator
+from lrformer.core.modes import evaluating
 from lrformer.heads import (
     DistanceReport,
     FittedGP,
@@ -17,7 +18,6 @@ from lrformer.methods.base import (
     BackboneMethod,
     Loader,
     collect_features,
-    evaluating,
     inputs,
 )
 

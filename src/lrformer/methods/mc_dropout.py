@@ -8,8 +8,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 from lrformer.heads import Predictive
-from lrformer.methods.base import BackboneFactory, SoftmaxMethod, evaluating
+from lrformer.methods.base import BackboneFactory, SoftmaxMethod
 from lrformer.methods.dropout import active_dropouts, chunks, repeat_batch, sampled_dropout
 from lrformer.methods.registry import METHODS
 

@@ -8,9 +8,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 from lrformer.heads import Predictive, RandomFeatureGPConfig
 from lrformer.heads.random_features import Convention, FeatureScale
-from lrformer.methods.base import BackboneFactory, evaluating
+from lrformer.methods.base import BackboneFactory
 from lrformer.methods.dropout import active_dropouts, chunks, repeat_batch, sampled_dropout
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.methods.registry import METHODS

@@ -51,6 +51,11 @@ def fit_temperature(validation: Predictive, y: Int[Tensor, " b"]) -> Temperature
         raise ConfigError(
             f"y has labels from {int(y.min())} to {int(y.max())}; they must lie in 0 to {num_classes - 1}."
         )
+    if not validation.probs.isfinite().all():
+        raise ConfigError(
+            "validation has predictions that are not finite; no temperature fits them."
+        )
+    y = y.long()
     wide = replace(
         validation,
         logits=validation.logits.double(),
@@ -104,6 +109,10 @@ def fit_abstention(
             f"true_positive_rate ({true_positive_rate}) must be above 0 and at most 1."
         )
     scores = validation.uncertainty(score).sort().values
+    if len(scores) == 0:
+        raise ConfigError("validation is empty; a threshold needs at least one prediction.")
+    if scores.isnan().any():
+        raise ConfigError(f"{score} is NaN for some of validation; no threshold fits it.")
     # Minus a hair, because 0.95 * 100 is a little above 95 in floating point.
     rank = max(math.ceil(true_positive_rate * len(scores) - 1e-9), 1)
     return AbstentionRule(score=score, threshold=float(scores[rank - 1]))

@@ -230,7 +230,7 @@ def seed_interval(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> S
     from scipy.stats import t
 
     level = _as_level(level)
-    if not values or not all(math.isfinite(value) for value in values):
+    if len(values) == 0 or not all(math.isfinite(value) for value in values):
         raise ConfigError(
             f"values ({list(values)}) must be finite, one for each seed, at least one."
         )

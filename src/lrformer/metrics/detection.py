@@ -88,7 +88,7 @@ def aupr_draws(flagged: Flagged, *, positive: str) -> Float[Tensor, " draws"]:
         # The ranking is read from its certain end: what is not yet flagged is what ID detection has found.
         gained = hits.diff(dim=1)
         found, beside = hits[:, -1:] - hits[:, :-1], others[:, -1:] - others[:, :-1]
-    precision = found / (found + beside).clamp_min(1)
+    precision = found.double() / (found + beside).clamp_min(1)
     return (gained * precision).sum(dim=1, dtype=torch.float64) / hits[:, -1]
 
 

@@ -16,11 +16,14 @@ ROW_SUM_TOLERANCE_HALF = 2e-2
 
 
 def as_tensor(values: Array) -> Tensor:
-    """Return `values` as a tensor on the CPU, without its graph."""
-    if isinstance(values, np.ndarray):
-        # A copy: a memory-mapped array is read-only, and torch cannot express that.
-        return torch.from_numpy(np.array(values))
-    return values.detach().cpu()
+    """Return `values` as a tensor on the CPU, without its graph; lists of numbers are taken too."""
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    # A copy: a memory-mapped array is read-only, and torch cannot express that.
+    array = np.array(values)
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"an array of {array.dtype} was given; metrics take numbers.")
+    return torch.from_numpy(array)
 
 
 def as_probs(probs: Array, *, name: str = "probs") -> Float[Tensor, "b c"]:
@@ -101,8 +104,8 @@ def as_scores(scores: Array, *, name: str) -> Float[Tensor, " b"]:
 
 def as_num_bins(num_bins: int) -> int:
     """Return `num_bins`, or raise if nothing can be sorted into so few."""
-    if num_bins < 1:
-        raise ConfigError(f"num_bins ({num_bins}) must be at least 1; 15 is usual.")
+    if not isinstance(num_bins, int) or num_bins < 1:
+        raise ConfigError(f"num_bins ({num_bins}) must be a whole number, at least 1; 15 is usual.")
     return num_bins
 
 

@@ -9,9 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 from lrformer.lipschitz import bi_lipschitz, gram_spectral_norm, spectral_norm
 from lrformer.models.certified_branches import AnchoredAttention, CenteredMlp, CertifiedBranch
 from lrformer.models.certified_prior import anchored_prior
+from lrformer.models.mlp import check_mlp_ratio
 from lrformer.models.presets import PRESETS
 from lrformer.models.tokenizer import PatchTokens, VectorTokens
 
@@ -52,6 +54,7 @@ class CertifiedConfig:
             raise ConfigError(
                 f"num_classes ({self.num_classes}) must be at least 0; 0 leaves out the classifier."
             )
+        check_mlp_ratio(self.mlp_ratio, self.embed_dim)
         if not 0 <= self.drop_rate < 1:
             raise ConfigError(f"drop_rate ({self.drop_rate}) must be at least 0 and below 1.")
         if not isinstance(self.tokens, PatchTokens | VectorTokens):
@@ -109,7 +112,8 @@ class CertifiedBlock(nn.Module):
 class CertifiedTransformer(nn.Module):
     """Tokens, certified blocks and a linear classifier, with a `certificate()` and an `inverse()`.
 
-    It has the methods of `VisionTransformer`, so whatever trains or reads one works on the other.
+    It has the methods of `VisionTransformer`, so whatever trains or reads one works on the other; only the size of its
+    input is fixed.
     """
 
     def __init__(self, config: CertifiedConfig) -> None:
@@ -205,13 +209,18 @@ class CertifiedTransformer(nn.Module):
             ]
         )
 
+    def set_input_size(self, img_size: int) -> None:
+        """Refuse another size: the prior of the attention and a flat head belong to one grid of tokens."""
+        raise ConfigError(
+            f"img_size ({img_size}) cannot be set: the prior of a certified model belongs to its {self.num_tokens} tokens; "
+            "create another model."
+        )
+
     @torch.no_grad()
     def certificate(self) -> Certificate:
         """Return the constants of the model as it is now; the matrices are decomposed in float64."""
-        is_training = self.training
-        self.eval()
-        scales = self.scales().tolist()
-        self.train(is_training)
+        with evaluating(self):
+            scales = self.scales().tolist()
         constants = tuple(
             scale
             * branch.bracket
@@ -245,19 +254,17 @@ class CertifiedTransformer(nn.Module):
         x = y - g(x) is a contraction for every branch g, so it converges from anywhere. In float64
         the error is near `tolerance` relative to the tokens; in float32 it stops at rounding.
         """
-        is_training = self.training
-        self.eval()
-        pairs = list(zip(self.branches(), self.scales(), strict=True))
-        size = tokens.abs().amax().clamp_min(torch.finfo(tokens.dtype).tiny)
-        accuracy = max(tolerance, 4 * torch.finfo(tokens.dtype).eps) * float(size)
-        for branch, scale in reversed(pairs):
-            image, tokens = tokens, tokens - branch(tokens, scale)
-            for _ in range(max_steps):
-                previous, tokens = tokens, image - branch(tokens, scale)
-                # What is left is at most a / (1 - a) times the last change.
-                if float((tokens - previous).abs().amax()) <= accuracy * (1 - branch.budget):
-                    break
-        self.train(is_training)
+        with evaluating(self):
+            pairs = list(zip(self.branches(), self.scales(), strict=True))
+            size = tokens.abs().amax().clamp_min(torch.finfo(tokens.dtype).tiny)
+            accuracy = max(tolerance, 4 * torch.finfo(tokens.dtype).eps) * float(size)
+            for branch, scale in reversed(pairs):
+                image, tokens = tokens, tokens - branch(tokens, scale)
+                for _ in range(max_steps):
+                    previous, tokens = tokens, image - branch(tokens, scale)
+                    # What is left is at most a / (1 - a) times the last change.
+                    if float((tokens - previous).abs().amax()) <= accuracy * (1 - branch.budget):
+                        break
         return tokens
 
     def get_classifier(self) -> nn.Module:

@@ -3,6 +3,16 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lrformer.core import ConfigError
+
+
+def check_mlp_ratio(mlp_ratio: float, embed_dim: int) -> None:
+    """Raise unless the perceptron has a hidden unit."""
+    if int(embed_dim * mlp_ratio) < 1:
+        raise ConfigError(
+            f"mlp_ratio ({mlp_ratio}) times embed_dim ({embed_dim}) must be at least 1: the width of the hidden layer."
+        )
+
 
 class Mlp(nn.Module):
     """FC2(GELU(FC1(x))) with dropout (eq. mlp); parameter names as in timm."""

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
-from lrformer.models.tokenizer import Tokenizer, check_images
+from lrformer.models.tokenizer import Tokenizer, check_images, check_sizes
 from lrformer.models.wide_resnet import wide_stages
 
 
@@ -29,6 +29,7 @@ class ResidualTokens:
         # A record or a command line holds lists.
         object.__setattr__(self, "widths", tuple(self.widths))
         object.__setattr__(self, "depths", tuple(self.depths))
+        check_sizes(img_size=self.img_size, in_chans=self.in_chans)
         if not self.widths or len(self.widths) != len(self.depths):
             raise ConfigError(
                 f"widths ({self.widths}) and depths ({self.depths}) must name the same stages, at least one."
@@ -66,6 +67,7 @@ class ResidualEmbed(Tokenizer):
 
     def set_input_size(self, img_size: int) -> None:
         """Take pictures of another size from now on."""
+        check_sizes(img_size=img_size)
         self.img_size = img_size
         self.set_grid(img_size, num_halvings=self.num_halvings)
 

@@ -11,6 +11,13 @@ from torch.nn import functional as F
 from lrformer.core import ConfigError
 
 
+def check_sizes(**sizes: int) -> None:
+    """Raise unless every size is at least one."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ConfigError(f"{name} ({size}) must be at least 1.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PatchTokens:
     """Non-overlapping square patches, one token each."""
@@ -18,6 +25,9 @@ class PatchTokens:
     img_size: int = 224
     patch_size: int = 16
     in_chans: int = 3
+
+    def __post_init__(self) -> None:
+        check_sizes(img_size=self.img_size, patch_size=self.patch_size, in_chans=self.in_chans)
 
     def build(self, embed_dim: int) -> "PatchEmbed":
         """Return the module that makes these tokens."""
@@ -32,6 +42,9 @@ class ConvTokens:
     in_chans: int = 3
     num_convs: int = 1
     kernel_size: int = 3
+
+    def __post_init__(self) -> None:
+        check_sizes(img_size=self.img_size, in_chans=self.in_chans)
 
     def build(self, embed_dim: int) -> "ConvEmbed":
         """Return the module that makes these tokens."""
@@ -120,6 +133,7 @@ class ConvEmbed(Tokenizer):
 
     def set_input_size(self, img_size: int) -> None:
         """Take pictures of another size from now on."""
+        check_sizes(img_size=img_size)
         self.img_size = img_size
         self.set_grid(img_size, num_halvings=len(self.convs))
 

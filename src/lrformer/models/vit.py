@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lrformer.attention import DotProductConfig, L2Config, LRSAConfig, SCSAConfig
 from lrformer.core import ConfigError
 from lrformer.models.block import LAYER_NORM_EPS, PostNormBlock, PreNormBlock
+from lrformer.models.mlp import check_mlp_ratio
 from lrformer.models.pool import GlobalPool, Pool
 from lrformer.models.residual_tokenizer import ResidualTokens
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens, resize_pos_embed
@@ -50,6 +51,7 @@ class ViTConfig:
             raise ConfigError(
                 f"num_classes ({self.num_classes}) must be at least 0; 0 leaves out the classifier."
             )
+        check_mlp_ratio(self.mlp_ratio, self.embed_dim)
         if self.norm not in ("pre", "post"):
             raise ConfigError(f"norm ({self.norm!r}) must be 'pre' or 'post'.")
         for name in ("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"):
@@ -154,7 +156,7 @@ class VisionTransformer(nn.Module):
         resized = resize_pos_embed(
             self.pos_embed.detach(), old_grid, new_grid, num_prefix_tokens=self.num_prefix_tokens
         )
-        self.pos_embed = nn.Parameter(resized)
+        self.pos_embed = nn.Parameter(resized, requires_grad=self.pos_embed.requires_grad)
 
     def no_weight_decay(self) -> set[str]:
         """Return the parameters that an optimizer should not decay, as timm asks for them."""

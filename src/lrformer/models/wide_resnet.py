@@ -126,4 +126,4 @@ class WideResNet(nn.Module):
         """Put a new classifier for `num_classes` on top; 0 removes it."""
         self.num_classes = num_classes
         self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-        self.fc.to(self.conv1.weight.device)
+        self.fc.to(self.conv1.weight)

@@ -95,7 +95,7 @@ def risk_coverage_figure(predictions: Predictions) -> str:
                 predictions.scores[name], predictions.probs, predictions.labels
             )
             coverage, risk = thin(np.asarray(curve.coverage), np.asarray(curve.risk))
-            axes.plot(coverage, risk, color=colors[name], label=name)
+            axes.plot(coverage, risk, color=colors[name], label=_short(name))
             highest = max([highest, *risk[coverage >= LEAST_COVERAGE]])
         axes.set(xlim=(0, 1.01), ylim=(0, 1.1 * max(highest, 0.01)))
         legend_above(axes, columns=3)
@@ -146,4 +146,6 @@ def _cycle(number: int) -> list[str]:
 
 
 def _short(name: str, *, most: int = 24) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    shown = name if len(name) <= most else f"{name[: most - 1]}…"
+    # Matplotlib leaves out of a legend what begins with an underscore; after a space of no width it does not.
+    return f"\u200b{shown}" if shown.startswith("_") else shown

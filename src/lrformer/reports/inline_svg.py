@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _STYLE: dict[str, Any] = {
     "legend.fontsize": 9,
     "lines.linewidth": 1.8,
     "savefig.transparent": True,
+    # Names of sets and scores are text, also with a dollar in them.
+    "text.parse_math": False,
 }
 
 
@@ -61,9 +64,12 @@ def to_svg(figure: "Figure", *, label: str) -> str:
     # The page gives the width; the height follows from the viewBox.
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    # Nothing refers to the groups, and every figure of a page numbers them from one.
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     for color, variable in _VARIABLES.items():
         svg = svg.replace(color, f"var({variable})")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+    spoken = escape(label, quote=True)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{spoken}"', 1).strip()
 
 
 def finish(axes: "Axes", *, x: str, y: str) -> None:

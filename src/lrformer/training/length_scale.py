@@ -11,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, distributed
 
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 from lrformer.data import DeviceBatches, Split
 from lrformer.data.outliers import NUM_BLOCKS, make_outliers
 from lrformer.heads import RandomFeaturePosterior
 from lrformer.methods import LRFormer, Method
-from lrformer.methods.base import Loader, collect_features, evaluating
+from lrformer.methods.base import Loader, collect_features
 from lrformer.metrics import detection_metrics
 from lrformer.training.splits import validation_batches
 

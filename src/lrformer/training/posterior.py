@@ -8,8 +8,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError, UnsupportedModelError, make_generator
+from lrformer.core.modes import evaluating
 from lrformer.heads import (
     DistanceReport,
+    FittedGP,
     LinearHead,
     Predictive,
     RandomFeatureGP,
@@ -17,8 +19,9 @@ from lrformer.heads import (
     RandomFeaturePosterior,
     distance_report,
 )
+from lrformer.interop.calibration import main_tensor
 from lrformer.methods import Method
-from lrformer.methods.base import BackboneMethod, Loader, evaluating, inputs
+from lrformer.methods.base import BackboneMethod, Loader, inputs
 
 _NUM_KEPT_FEATURES = 1000
 
@@ -31,7 +34,7 @@ def fit_posterior(
     Three cases, in this order:
 
     1. A method that has a posterior fits it and is returned.
-    2. A module with a `RandomFeatureGP` head somewhere inside gets that head fitted, in place.
+    2. A module with a `RandomFeatureGP` or `FittedGP` head somewhere inside gets that head fitted, in place.
     3. A classifier whose last layer is an `nn.Linear` (timm, transformers, ours, a deterministic
        method) is wrapped in a `PosteriorClassifier`: its logits and its accuracy stay, its features
        give a variance. `config` belongs to this case; by default the length-scale is calibrated on
@@ -45,7 +48,7 @@ def fit_posterior(
     """
     if isinstance(model, Method) and not _is_softmax_method(model):
         return model.fit_posterior(loader)
-    heads = [module for module in model.modules() if isinstance(module, RandomFeatureGP)]
+    heads = [m for m in model.modules() if isinstance(m, RandomFeatureGP | FittedGP)]
     if len(heads) == 1:
         _fit_head(model, heads[0], loader)
         return model
@@ -120,12 +123,24 @@ class PosteriorClassifier(nn.Module):
     def _first_features(self, loader: Loader, device: torch.device) -> Float[Tensor, "b e"]:
         parts: list[Tensor] = []
         for x in inputs(loader, device):
+            if not parts:
+                self._check_classifier(x)
             parts.append(self._features_and_logits(x)[0].float())
             if sum(part.shape[0] for part in parts) >= _NUM_KEPT_FEATURES:
                 break
         if not parts:
             raise ConfigError("loader is empty; it must give at least one batch.")
         return torch.cat(parts)[:_NUM_KEPT_FEATURES]
+
+    def _check_classifier(self, x: Tensor) -> None:
+        """Raise where the output of the layer is not that of the model: with two heads neither is the prediction."""
+        logits = self._features_and_logits(x)[1]
+        output = main_tensor(self.model(x))
+        if output.shape != logits.shape or not torch.allclose(output, logits):
+            raise UnsupportedModelError(
+                f"the output of {self.classifier_name}, the classifier of {type(self.model).__name__}, is not that of the "
+                "model: it has several heads, or something after its last layer. Give a model that ends in one nn.Linear."
+            )
 
     @torch.no_grad()
     def predict(
@@ -165,9 +180,11 @@ def _is_softmax_method(method: Method) -> bool:
 
 
 @torch.no_grad()
-def _fit_head(model: nn.Module, head: RandomFeatureGP, loader: Loader) -> None:
+def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader) -> None:
     """Fit a head inside somebody's model from the features that reach it."""
     device = head.posterior.precision.device
+    if isinstance(head, FittedGP) and head.config.feature_scale == "calibrate":
+        head.calibrate(_features_seen_by(model, head, loader, device))
     kept: list[Tensor] = []
 
     def update(features: Tensor, _: Tensor) -> None:
@@ -182,6 +199,21 @@ def _fit_head(model: nn.Module, head: RandomFeatureGP, loader: Loader) -> None:
                 model(x)
         head.refresh()
         distance_report(head, torch.cat(kept), generator=make_generator(0, device))
+
+
+def _features_seen_by(
+    model: nn.Module, head: nn.Module, loader: Loader, device: torch.device
+) -> Float[Tensor, "b e"]:
+    """Return the first features that reach a head inside somebody's model."""
+    seen: list[Tensor] = []
+    with evaluating(model), _watched(head, lambda features, _: seen.append(features.float())):
+        for x in inputs(loader, device):
+            model(x)
+            if sum(part.shape[0] for part in seen) >= _NUM_KEPT_FEATURES:
+                break
+    if not seen:
+        raise ConfigError("loader is empty; it must give at least one batch.")
+    return torch.cat(seen)[:_NUM_KEPT_FEATURES]
 
 
 @contextmanager

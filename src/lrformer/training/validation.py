@@ -7,11 +7,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lrformer.core import make_generator
+from lrformer.core.modes import evaluating
 from lrformer.data import DeviceBatches
 from lrformer.heads import Predictive
 from lrformer.heads.predictive import concatenate
 from lrformer.methods import Method, fit_abstention, fit_temperature
-from lrformer.methods.base import evaluating
 from lrformer.metrics import (
     accuracy,
     brier_score,
