@@ -1,3 +1,6 @@
+import errno
+import multiprocessing
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -178,3 +181,41 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, write_fol
     assert again == {"0.png", "8.png", "9.png"}
     for image, name in zip(train.x, train.files or (), strict=True):
         np.testing.assert_array_equal(image, _pixels(name))
+
+
+def _prepare(folder: str, root: str, results) -> None:
+    split = load_dataset(folder, root=root)
+    results.put((split.x.shape, int(np.asarray(split.x, dtype=np.int64).sum())))
+
+
+def test_two_processes_that_prepare_one_folder_at_once_both_get_it(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets", count=60)
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [
+        context.Process(target=_prepare, args=(str(folder), str(tmp_path / "c"), results))
+        for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert found[0] == found[1]
+    assert found[0][0] == (120, 8, 8, 3)
+
+
+def test_a_disk_without_room_is_said_before_anything_is_written(
+    tmp_path, write_folder, monkeypatch
+):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = write_folder(tmp_path / "pets")
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(ConfigError, match=r"no room for .* GB of prepared images .*--root"):
+        load_dataset(folder, root=tmp_path / "c")
+    assert not list((tmp_path / "c").rglob("*.partial"))
+    monkeypatch.undo()
+    assert len(load_dataset(folder, root=tmp_path / "c")) == 8

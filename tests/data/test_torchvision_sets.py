@@ -99,6 +99,11 @@ def test_imagenet_is_scaled_from_its_files_and_tests_on_the_official_validation_
     assert all("/val/" in name for name in test.files)
     with pytest.raises(ConfigError, match=r"image_size \(224\) is for image files"):
         load_dataset("imagenet", split="test", root=tmp_path, image_size=224)
+    # A preparation that was stopped after the arrays still knows what their labels stand for.
+    (tmp_path / "imagenet" / "test.json").unlink()
+    again = load_dataset("imagenet", split="test", root=tmp_path, image_size=16, channels=3)
+    assert again.class_names == test.class_names
+    np.testing.assert_array_equal(again.y, test.y)
 
 
 def test_a_set_that_is_nowhere_says_where_to_put_it(tmp_path):

@@ -118,6 +118,21 @@ def test_a_mask_for_each_query_is_refused_by_lrsa_and_honored_by_dot_products() 
         convert(bert, "lrsa")(texts(), attention_mask=mask)
 
 
+def test_a_mask_for_each_query_is_not_lost_in_a_compiled_model() -> None:
+    bert = bert_classifier()
+    mask = torch.ones(3, 1, 9, 9, dtype=torch.bool).triu()
+    expected = bert(texts(), attention_mask=mask).logits
+    torch.compiler.reset()
+    kept = torch.compile(convert(bert, "dot_product"), backend="eager")
+    assert_close(kept(texts(), attention_mask=mask).logits, expected, TOLERANCE[torch.float64])
+    lrsa = torch.compile(convert(bert, "lrsa"), backend="eager")
+    with pytest.raises(RuntimeError, match="differs between queries"):
+        lrsa(texts(), attention_mask=mask)
+    padding = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 9])
+    plain = convert(bert, "lrsa")(texts(), attention_mask=padding).logits
+    assert_close(lrsa(texts(), attention_mask=padding).logits, plain, TOLERANCE[torch.float64])
+
+
 @pytest.mark.parametrize("attention", list(ATTENTIONS))
 @pytest.mark.parametrize("make", [vit_classifier, bert_classifier])
 def test_a_converted_classifier_trains(make: Any, attention: str) -> None:

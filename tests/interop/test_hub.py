@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from lrformer.attention import LRSAConfig
+from lrformer.attention import LRSAConfig, use_backend
 from lrformer.core import ConfigError, LRFormerError, UnsupportedModelError
 from lrformer.interop import conversion_report, convert, load, save
 from lrformer.models import create_model
@@ -115,6 +115,14 @@ def test_our_own_models_come_back_with_another_classifier_and_image_size(tmp_pat
     model.set_input_size(16)
     save(model, tmp_path)
     assert_same_outputs(model, tmp_path, torch.randn(2, 1, 16, 16))
+
+
+def test_a_backend_that_was_set_is_no_part_of_the_model(tmp_path: Path) -> None:
+    model = convert(timm_model("vit_tiny_patch16_224"), "lrsa")
+    with use_backend(model, "reference"):
+        save(model, tmp_path)
+    x = pictures(2)
+    assert torch.equal(load(tmp_path)(x), model(x))
 
 
 def test_weights_keep_their_dtype_and_the_global_generator_its_state(tmp_path: Path) -> None:

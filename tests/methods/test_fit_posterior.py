@@ -4,7 +4,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lrformer.core import ConfigError, NotFittedError, UnsupportedModelError
-from lrformer.heads import RandomFeatureGP, RandomFeatureGPConfig
+from lrformer.heads import FittedGP, RandomFeatureGP, RandomFeatureGPConfig
 from lrformer.training.posterior import PosteriorClassifier, find_classifier, fit_posterior
 from tests.methods.tiny import (
     NUM_CLASSES,
@@ -128,3 +128,56 @@ def test_models_that_cannot_be_read_are_refused() -> None:
         fit_posterior(heads, loader())
     last = nn.Linear(3, 2)
     assert find_classifier(nn.Sequential(nn.Linear(4, 3), last)) is last
+
+
+class TwoHeads(nn.Module):
+    """A classifier and another linear layer that was registered after it."""
+
+    def __init__(self, num_others: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 16)
+        self.head = nn.Linear(16, NUM_CLASSES)
+        self.other = nn.Linear(16, num_others)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.body(x.flatten(1)).relu()
+        self.other(features)
+        return self.head(features)
+
+
+@pytest.mark.parametrize("num_others", [NUM_CLASSES, 3])
+def test_a_layer_whose_output_is_not_the_models_is_refused(num_others: int) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"output of other.* is not that of the model"):
+        fit_posterior(TwoHeads(num_others), loader(), config=SMALL)
+
+
+def test_a_fitted_head_inside_a_model_is_fitted_itself() -> None:
+    head = FittedGP(16, NUM_CLASSES, SMALL)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), head)
+    assert fit_posterior(model, loader()) is model
+    assert head.is_fitted
+    assert head.random_features.is_calibrated
+
+
+def test_data_that_can_be_seen_once_only_and_batches_of_names_are_refused() -> None:
+    method = small_method("sngp").eval()
+    x = digits()[0].tensors[0]
+    with pytest.raises(ConfigError, match="generator, which can be gone through only once"):
+        method.fit_posterior(part for part in x.split(100))
+    with pytest.raises(ConfigError, match="a batch is a dict with pixels"):
+        method.fit_posterior([{"pixels": x}])
+    method.fit_posterior(x.split(100))
+
+
+@pytest.mark.parametrize("name", ["sngp", "lrformer"])
+def test_a_cast_of_the_model_does_not_round_what_the_posterior_was_computed_from(name) -> None:
+    method = small_method(name)
+    fit(method, digits()[0], epochs=2)
+    features = method.head.random_features
+    before = {key: value.clone() for key, value in features.state_dict().items()}
+    method.bfloat16()
+    for key, value in features.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, before[key])
+    assert next(method.backbone.parameters()).dtype == torch.bfloat16
+    assert method.double().head.random_features.weight.dtype == torch.float64

@@ -84,3 +84,16 @@ def test_labels_that_no_class_has_and_empty_validation_are_refused() -> None:
         fit_temperature(predictive, torch.tensor([0, 3]))
     with pytest.raises(ConfigError, match="validation is empty"):
         fit_temperature(Predictive(logits=torch.zeros(0, 3)), torch.zeros(0, dtype=torch.long))
+
+
+def test_predictions_that_are_no_numbers_fit_nothing() -> None:
+    lost = Predictive(logits=torch.full((3, 2), float("nan")))
+    with pytest.raises(ConfigError, match="not finite"):
+        fit_temperature(lost, torch.tensor([0, 1, 0]))
+    with pytest.raises(ConfigError, match="entropy is NaN"):
+        fit_abstention(lost)
+    with pytest.raises(ConfigError, match="validation is empty"):
+        fit_abstention(Predictive(logits=torch.zeros(0, 2)))
+    fair = Predictive(logits=torch.eye(3))
+    narrow = fit_temperature(fair, torch.tensor([0, 1, 2], dtype=torch.int32))
+    assert narrow == fit_temperature(fair, torch.tensor([0, 1, 2]))

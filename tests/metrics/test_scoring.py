@@ -88,3 +88,9 @@ def test_metrics_survive_a_record(random_predictions):
 def test_predictions_that_cannot_be_scored_are_refused(probs, labels, message):
     with pytest.raises(ConfigError, match=message):
         scoring_metrics(probs, labels)
+
+
+def test_lists_of_numbers_are_taken_and_words_are_refused():
+    assert accuracy([[0.6, 0.4], [0.3, 0.7]], [0, 0]) == 0.5  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="metrics take numbers"):
+        accuracy(np.array([[0.6, 0.4]]), np.array(["cat"]))

@@ -109,3 +109,40 @@ def test_a_point_is_mapped_linearly_and_injectively_to_its_tokens():
     mean = tokenizer((a + b) / 2)
     assert_close(mean, (tokenizer(a) + tokenizer(b)) / 2, 1e-12)
     assert torch.linalg.matrix_rank(tokenizer.proj.weight) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("lrformer_digits", {"patch_size": 0}, r"patch_size \(0\) must be at least 1"),
+        ("lrformer_digits", {"in_chans": 0}, r"in_chans \(0\) must be at least 1"),
+        ("lrformer_digits", {"mlp_ratio": -1.0}, r"mlp_ratio \(-1.0\) times embed_dim"),
+        ("certified_digits", {"mlp_ratio": 0.0}, r"mlp_ratio \(0.0\) times embed_dim"),
+        ("lrformer_compact_32", {"img_size": 0}, r"img_size \(0\) must be at least 1"),
+        ("lrformer_hybrid_32", {"img_size": -1}, r"img_size \(-1\) must be at least 1"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused(name, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        create_model(name, **settings)
+
+
+def test_a_refused_size_leaves_the_model_as_it_was_and_a_frozen_embedding_stays_frozen():
+    model = create_model("lrformer_compact_32", num_convs=2, embed_dim=16, depth=1, num_heads=2)
+    with pytest.raises(ConfigError, match=r"img_size \(-3\)"):
+        model.set_input_size(-3)
+    model(torch.randn(1, 3, 32, 32))
+    model.requires_grad_(False).set_input_size(16)
+    assert not model.pos_embed.requires_grad
+    with pytest.raises(ConfigError, match="belongs to its"):
+        create_model("certified_digits").set_input_size(16)
+
+
+def test_a_new_classifier_has_the_type_of_the_model():
+    small = {"depth": 10, "widen_factor": 1}
+    for model in (
+        create_model("lrformer_digits", depth=1),
+        create_model("wide_resnet28_10", in_chans=1, img_size=8, **small),
+    ):
+        model.bfloat16().reset_classifier(3)
+        assert model(torch.randn(2, 1, 8, 8).bfloat16()).shape == (2, 3)

@@ -253,6 +253,24 @@ def test_results_with_nothing_but_a_test_set_make_a_report_too():
     assert len(page.all("svg")) == 2
 
 
+def test_dollars_underscores_and_quotes_in_names_are_drawn_as_they_are():
+    probs, labels = np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0, 1])
+    strange = 'x"><script>alert(1)</script>'
+    known = {"name": "_test", "scores": {strange: np.array([0.1, 0.2])}, "default_score": strange}
+    test = from_arrays(probs, labels, **known)
+    unknown = {
+        name: from_arrays(probs, **{**known, "name": name})
+        for name in (r"$\foo$", "cost $5 to $x", "_misc")
+    }
+    scores = evaluate(test, ood=unknown, config=EvaluationConfig(num_draws=5))
+    text = render_report(Results(scores=scores, test=test, ood=unknown), title="names")
+    assert "<script>alert" not in text
+    assert "cost $5 to $x" in text
+    assert "_misc (" in text
+    groups = re.findall(r' id="([^"]+)"', text)
+    assert len(groups) == len(set(groups))
+
+
 def test_scores_that_are_infinite_or_all_equal_can_be_drawn():
     probs = np.full((6, 2), 0.5)
     labels = np.array([0, 1, 0, 1, 0, 1])

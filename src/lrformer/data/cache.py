@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from filelock import FileLock
 
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.data.arrays import channel_statistics, check_images, check_labels
@@ -63,6 +65,14 @@ def manifest_path(folder: Path, split: str) -> Path:
 def is_prepared(folder: Path, split: str) -> bool:
     """Return whether both arrays of `split` are there; the manifest can be made from them."""
     return images_path(folder, split).is_file() and labels_path(folder, split).is_file()
+
+
+@contextmanager
+def preparing(folder: Path) -> Iterator[None]:
+    """Keep other processes from preparing into `folder` inside the block; they wait, and then find it done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".preparing.lock"):
+        yield
 
 
 def prepared_splits(folder: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Many image files into one array: decoded in threads, resumed where it stopped, checked as it goes."""
 
+import errno
 import hashlib
 import json
 import os
@@ -83,6 +84,7 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
     array = np.lib.format.open_memmap(
         partial, mode="r+" if done else "w+", dtype=np.uint8, shape=shape
     )
+    _reserve(partial)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(done, len(split.files), ROWS_AT_A_TIME):
             block = split.files[start : start + ROWS_AT_A_TIME]
@@ -100,6 +102,24 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
     names = "".join(f"{path}\n" for path in split.files)
     write_atomically(files_path(folder, name), lambda file: _write(file, names))
     progress.unlink(missing_ok=True)
+
+
+def _reserve(path: Path) -> None:
+    """Raise now if the disk is too small for a file that is mapped: a write to the map could not say so."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return  # a file system that cannot reserve
+        size = path.stat().st_size
+        path.unlink()
+        raise ConfigError(
+            f"{path.parent} has no room for {size / 1e9:.2f} GB of prepared images ({error.strerror}); make room, or name "
+            "another place with root (--root)."
+        ) from error
 
 
 def _rows_done(partial: Path, progress: Path, state: dict[str, object]) -> int:

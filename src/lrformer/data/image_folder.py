@@ -11,6 +11,7 @@ from lrformer.data.cache import (
     is_prepared,
     load_array,
     open_prepared,
+    preparing,
     read_manifest,
     write_manifest,
 )
@@ -105,7 +106,17 @@ class ImageFolder:
     def _prepare(self, splits: Mapping[str, FileSplit]) -> None:
         """Bring the arrays of these splits up to date; no manifest is written while two of them overlap."""
         marks = {name: fingerprint(split, self.image_format) for name, split in splits.items()}
-        stale = [name for name, mark in marks.items() if self._mark(name) != mark]
+        if not self._stale(marks):
+            return
+        with preparing(self.cache):
+            self._write(splits, marks)
+
+    def _stale(self, marks: Mapping[str, str]) -> list[str]:
+        return [name for name, mark in marks.items() if self._mark(name) != mark]
+
+    def _write(self, splits: Mapping[str, FileSplit], marks: Mapping[str, str]) -> None:
+        """Prepare what is stale still, now that no other process prepares."""
+        stale = self._stale(marks)
         for name in stale:
             write_files(self.cache, name, splits[name], self.image_format)
         if stale:

@@ -7,7 +7,14 @@ import numpy as np
 
 from lrformer.core import ConfigError
 from lrformer.data.arrays import Split, channel_statistics
-from lrformer.data.cache import is_prepared, open_prepared, write_arrays, write_manifest
+from lrformer.data.cache import (
+    is_prepared,
+    manifest_path,
+    open_prepared,
+    preparing,
+    write_arrays,
+    write_manifest,
+)
 from lrformer.data.catalog import DATASETS
 from lrformer.data.file_split import FileSplit, ImageFormat, read_file_names, write_files
 from lrformer.data.source import Source
@@ -55,8 +62,12 @@ class NamedSet:
 
     def _open_cached(self, split: str) -> Split:
         folder = self.root / self.name
-        if not is_prepared(folder, split):
-            self._prepare(folder, split)
+        if not self._is_ready(folder, split):
+            with preparing(folder):
+                if not is_prepared(folder, split):
+                    self._prepare(folder, split)
+                elif not self._is_ready(folder, split):
+                    self._describe(folder, split)
         prepared = open_prepared(folder, split, class_names=self.source.class_names or None)
         mean, std = self.source.mean, self.source.std
         if mean is None or std is None:
@@ -75,6 +86,21 @@ class NamedSet:
             std=std,
             files=read_file_names(folder, split),
         )
+
+    def _is_ready(self, folder: Path, split: str) -> bool:
+        """Return whether the arrays are there, and what their labels stand for is known."""
+        is_described = (
+            bool(self.source.class_names)
+            or manifest_path(folder, split).is_file()
+            or read_file_names(folder, split) is None  # somebody's own arrays, which need no names
+        )
+        return is_prepared(folder, split) and is_described
+
+    def _describe(self, folder: Path, split: str) -> None:
+        """Write the manifest of files whose preparation was stopped after their arrays."""
+        raw = self.source.read(split, folder / "official", self.download)
+        assert isinstance(raw, FileSplit)
+        write_manifest(folder, split, class_names=raw.class_names, source=raw.source)
 
     def _prepare(self, folder: Path, split: str) -> None:
         """Write the arrays of a split that is not there yet."""

@@ -46,6 +46,7 @@ A3_NOT_APPENDIX = (
 )
 DUE_START = "DUE's posterior starts at a draw from its prior: as its reference starts it, a transformer collapses."
 MOMENTUM = "the momentum of SGD is not printed: 0.9."
+CLIPPING = "clipping is not printed: gradients are scaled down to norm 1."
 
 
 def alpha_for(data: str) -> float:
@@ -70,7 +71,7 @@ def depth6(*, data: str = "cifar10", method: str = "lrformer", pixels: int = 224
             optimizer=_optimizer("sgd", DEPTH6_LR),
         ),
         source="appendix, table of hyperparameters, depth 6; section Module Comparison",
-        choices=(MOMENTUM, AUGMENT, *_departures(method, pixels)),
+        choices=(MOMENTUM, CLIPPING, AUGMENT, *_departures(method, pixels)),
     )
 
 
@@ -85,6 +86,7 @@ def depth12(*, data: str = "cifar10", method: str = "lrformer", pixels: int = 22
     """Return the full model trained from scratch: AdamW 5e-5, batch 32."""
     choices = (
         f"the text has a learning rate of {SCRATCH_LR:g}, the appendix 0.006: the text's is taken.",
+        CLIPPING,
         AUGMENT,
     )
     return Experiment(
