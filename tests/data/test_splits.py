@@ -38,6 +38,10 @@ def test_a_class_of_one_sample_and_a_share_of_everything_are_refused():
         stratified_rows(np.array([0, 0, 1]), fraction=0.5, seed=0, where="pets")
     with pytest.raises(ConfigError, match="class 'dog' has one sample only"):
         stratified_rows(np.array([0, 0, 1]), fraction=0.5, seed=0, class_names=("cat", "dog"))
+    kept, cut = stratified_rows(np.array([0, 0, 1]), fraction=0.5, seed=0, needed={0})
+    assert sorted([*kept, *cut]) == [0, 1, 2]
+    assert len(cut) == 1
+    assert 2 in kept
     with pytest.raises(ConfigError, match=r"fraction \(1.0\)"):
         stratified_rows(np.array([0, 0]), fraction=1.0, seed=0)
 

@@ -113,7 +113,7 @@ def test_runs_of_an_older_recipe_do_not_enter_the_row():
     assert summarize(TABLE, mixed)[0].num_seeds == 1
 
 
-def test_a_run_counts_as_it_was_evaluated_on_most_unknown_sets():
+def test_a_run_has_the_figures_of_all_its_evaluations():
     record = record_of({"transformer": [{}, {}, {}]})
     first = dataclasses.replace(record.runs[0], ood=("svhn", "cifar100"))
     alone = {kind: dict(list(sets.items())[:1]) for kind, sets in first.figures.items()}
@@ -122,6 +122,22 @@ def test_a_run_counts_as_it_was_evaluated_on_most_unknown_sets():
         row = summarize(TABLE, dataclasses.replace(record, runs=runs))[0]
         assert row.num_seeds == 3
         assert sorted(row.cell("aupr:svhn").by_seed) == [0, 1, 2]
+    parts = [
+        dataclasses.replace(
+            run,
+            ood=(name,),
+            figures={
+                kind: {key: sets[key] for key in sets if key in (next(iter(sets)), name)}
+                for kind, sets in run.figures.items()
+            },
+        )
+        for name in ("svhn", "cifar100")
+        for run in record.runs
+    ]
+    row = summarize(TABLE, dataclasses.replace(record, runs=tuple(parts)))[0]
+    assert row.num_seeds == 3
+    for name in ("svhn", "cifar100"):
+        assert sorted(row.cell(f"aupr:{name}").by_seed) == [0, 1, 2]
 
 
 def test_variants_are_kept_apart():

@@ -16,7 +16,9 @@ from lrformer.core import ConfigError
 from lrformer.data import AugmentConfig
 from lrformer.training import RuntimeConfig, TrainingDivergedError, train
 from lrformer.training.atomic_files import RunFileError
+from lrformer.training.claim import sole_process
 from lrformer.training.journal import read_log
+from lrformer.training.loop import Training
 from lrformer.training.state import read_state
 from lrformer.training.step import OptimizerStep
 from tests.training.small import PLAIN, QUIET, SMALL, small, weights
@@ -172,6 +174,33 @@ def test_what_is_no_number_stops_the_run_and_keeps_the_last_state(
     train(config, tmp_path / "stopped", runtime=QUIET)
     train(config, tmp_path / "whole", runtime=QUIET)
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_an_interruption_after_the_last_step_is_not_forgotten(tmp_path, monkeypatch):
+    train(small(epochs=1), tmp_path / "whole", runtime=QUIET)
+    validate = Training._validate
+
+    def interrupted(self):
+        interrupt()
+        return validate(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "_validate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(small(epochs=1), tmp_path / "stopped", runtime=QUIET)
+    train(small(epochs=1), tmp_path / "stopped", runtime=QUIET)
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path, monkeypatch):
+    stop_at(monkeypatch, 2, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(epochs=1), tmp_path, runtime=EVERY_STEP)
+    monkeypatch.undo()
+    with sole_process(tmp_path), pytest.raises(ConfigError, match="another process trains in"):
+        train(small(epochs=1), tmp_path, runtime=QUIET)
+    train(small(epochs=1), tmp_path, runtime=QUIET)
+    assert not (tmp_path / ".training.lock").exists()
 
 
 def test_an_absurd_learning_rate_is_a_clear_stop(tmp_path):

@@ -21,6 +21,7 @@ SUMMARIES = {
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
     "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
 }
+DEFAULT_DRAWS = 200
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
 
@@ -101,7 +102,7 @@ def _command(table: str) -> Any:
             list[str] | None,
             typer.Option(help="NAME=VALUE of the model of every row; repeatable."),
         ] = None,
-        draws: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 200,
+        draws: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = DEFAULT_DRAWS,
         device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
         compile_model: Annotated[
             bool | None,
@@ -137,7 +138,7 @@ def _command(table: str) -> Any:
             device=device,
             is_compiling=compile_model,
             draws=draws,
-            command=_words(made, seeds or made.num_seeds),
+            command=_words(made, seeds or made.num_seeds, ood=sets, draws=draws),
         )
         result = reproduce_table(
             made,
@@ -234,10 +235,14 @@ def _circumstances(
     )
 
 
-def _words(table: "Table", seeds: int) -> str:
+def _words(table: "Table", seeds: int, *, ood: tuple[str, ...], draws: int) -> str:
     """Return the command without the folders of this machine, for the record."""
     words = ["lrformer reproduce", table.name, "--data", Path(table.data).name]
     words += ["--seeds", str(seeds)]
+    if ood != DEFAULT_OOD.get(table.data, ()):
+        words += ["--ood", ",".join(Path(name).name for name in ood) or "''"]
+    if draws != DEFAULT_DRAWS:
+        words += ["--draws", str(draws)]
     for key, value in table.variant.items():
         if key == "model":
             words += [f"--model-option {name}={json.dumps(v)}" for name, v in value.items()]

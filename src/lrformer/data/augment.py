@@ -24,7 +24,8 @@ class AugmentConfig:
         flip: mirror half of the images.
         policy: `trivial` (one operation of any strength), `rand` (`num_operations` of strength `magnitude`) or `augmix`.
         magnitude: strength of `rand` and `augmix`, 0 to 1.
-        erase_probability: share of images with an erased rectangle.
+        erase_probability: share of images with an erased rectangle. Its center is anywhere, so that part of it may lie outside
+            of the image.
         mixup_alpha: of the Beta distribution of the blend; 0 is off.
         cutmix_alpha: of the Beta distribution of the area that stays; 0 is off. With both, each image draws one.
         mix_probability: share of images that are mixed; the others keep their image and their label.

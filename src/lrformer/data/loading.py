@@ -13,7 +13,7 @@ from lrformer.data.catalog import DATASETS
 from lrformer.data.file_split import ImageFormat
 from lrformer.data.image_folder import ImageFolder
 from lrformer.data.named_set import NamedSet
-from lrformer.data.splits import select_classes, stratified_rows
+from lrformer.data.splits import class_index, select_classes, stratified_rows
 from lrformer.data.store import Store
 
 DEFAULT_ROOT = Path("~/.cache/lrformer")
@@ -58,7 +58,7 @@ def load_dataset(
         class_names=None if class_names is None else tuple(class_names),
         download=download,
     )
-    loaded = _open(store, split, val_fraction=val_fraction, seed=seed)
+    loaded = _open(store, split, val_fraction=val_fraction, seed=seed, classes=classes)
     _check_format(loaded, image_size=image_size, channels=channels)
     return loaded if classes is None else select_classes(loaded, classes)
 
@@ -103,7 +103,14 @@ def _find_store(
     return ImageFolder(folder=folder, root=root, image_format=image_format, class_names=class_names)
 
 
-def _open(store: Store, split: str, *, val_fraction: float, seed: int) -> Split:
+def _open(
+    store: Store,
+    split: str,
+    *,
+    val_fraction: float,
+    seed: int,
+    classes: Sequence[int | str] | None,
+) -> Split:
     """Return a split of `store`, with the validation split cut from the training set where it has none."""
     splits = store.splits
     if split not in {"train", "val", WHOLE_TRAINING_SET}:
@@ -131,6 +138,7 @@ def _open(store: Store, split: str, *, val_fraction: float, seed: int) -> Split:
         seed=seed,
         where=train.name,
         class_names=train.class_names,
+        needed=None if classes is None else {class_index(train, entry) for entry in classes},
     )
     return dataclasses.replace(
         train.take(kept if split == "train" else cut), name=f"{store.name}/{split}"

@@ -115,7 +115,7 @@ def apply_operation(
 
     Args:
         operation: index into `OPERATIONS`.
-        magnitude: from 0 (nothing happens) to 1 (the end of the range).
+        magnitude: from 0 (nothing happens, but that Solarize turns what is white) to 1 (the end of the range).
         sign: in [0, 1); below one half the operation goes the other way, if it has one.
         ranges: how far magnitude one goes.
     """

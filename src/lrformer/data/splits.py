@@ -1,7 +1,7 @@
 """Cutting and narrowing: a seeded, stratified validation split, and the classes that are known."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -18,10 +18,12 @@ def stratified_rows(
     seed: int,
     where: str = "labels",
     class_names: Sequence[str] | None = None,
+    needed: Collection[int] | None = None,
 ) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " cut"]]:
     """Return the rows that stay and the rows that are cut off, both ascending, each class in proportion.
 
-    At least one sample of every class is cut and at least one stays. `where` and `class_names` are for the error.
+    At least one sample of every class is cut and at least one stays; of a class that is not `needed` a single one stays.
+    `where` and `class_names` are for the error.
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"fraction ({fraction}) must lie strictly between 0 and 1; 0.1 is usual.")
@@ -29,6 +31,8 @@ def stratified_rows(
     cut = []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
+        if len(members) < 2 and needed is not None and int(label) not in needed:
+            continue
         if len(members) < 2:
             name = int(label) if class_names is None else f"'{class_names[int(label)]}'"
             raise ConfigError(
@@ -46,7 +50,7 @@ def select_classes(split: Split, classes: Sequence[int | str]) -> Split:
 
     The rest of the classes make an unknown set: known and unknown are two calls.
     """
-    indices = [_class_index(split, entry) for entry in classes]
+    indices = [class_index(split, entry) for entry in classes]
     if not indices or len(set(indices)) != len(indices):
         raise ConfigError(f"classes ({list(classes)}) must name at least one class, each once.")
     new_label = np.full(split.num_classes, -1, dtype=np.int64)
@@ -62,7 +66,7 @@ def select_classes(split: Split, classes: Sequence[int | str]) -> Split:
     )
 
 
-def _class_index(split: Split, entry: int | str) -> int:
+def class_index(split: Split, entry: int | str) -> int:
     """Return the label of a class given by name or by number."""
     if isinstance(entry, str):
         if entry not in split.class_names:

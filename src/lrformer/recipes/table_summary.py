@@ -64,15 +64,28 @@ def variants(record: TableRecord) -> list[dict[str, Any]]:
 def runs_of(record: TableRecord, row: str, variant: dict[str, Any]) -> tuple[TableRun, ...]:
     """Return the finished runs of a row, one a seed; of two recipes under one name those of the later one.
 
-    A run that was evaluated twice counts as it was evaluated on more unknown sets, or later.
+    A run that was evaluated on other unknown sets at other times has the figures of all of them, the later ones of a set
+    that was asked for twice.
     """
     found = [r for r in record.runs if (r.row, r.variant) == (row, variant) and r.is_finished]
     if not found:
         return ()
     last = dataclasses.replace(found[-1].config, seed=0)
     alike = [run for run in found if dataclasses.replace(run.config, seed=0) == last]
-    by_seed = {run.seed: run for run in sorted(alike, key=lambda run: len(run.ood))}
+    by_seed: dict[int, TableRun] = {}
+    for run in alike:
+        by_seed[run.seed] = _joined(by_seed[run.seed], run) if run.seed in by_seed else run
     return tuple(by_seed[seed] for seed in sorted(by_seed))
+
+
+def _joined(before: TableRun, after: TableRun) -> TableRun:
+    """Return one run with the figures of two evaluations of it."""
+    figures = {
+        kind: {**before.figures.get(kind, {}), **after.figures.get(kind, {})}
+        for kind in {**before.figures, **after.figures}
+    }
+    ood = tuple(dict.fromkeys((*before.ood, *after.ood)))
+    return dataclasses.replace(after, ood=ood, figures=figures)
 
 
 def summarize(

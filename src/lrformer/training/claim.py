@@ -1,7 +1,11 @@
 """Whose folder it is: new, the same run that goes on, or somebody else's."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from lrformer.core import ConfigError, to_record
 from lrformer.training.run_folder import (
@@ -34,6 +38,27 @@ def claim_folder(folder: Path, config: RunConfig) -> None:
             "another folder."
         )
     write_run_config(folder, config)
+
+
+@contextmanager
+def sole_process(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in `folder` inside the block.
+
+    Raises:
+        ConfigError: when another one does.
+    """
+    lock = FileLock(folder / ".training.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ConfigError(
+            f"another process trains in {folder}; wait for it, or choose another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def _is_foreign(path: Path) -> bool:

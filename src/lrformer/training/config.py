@@ -88,7 +88,7 @@ class TrainConfig:
             training set.
         accumulate: pieces in which a process takes its part of a batch; more need less memory.
         loss: for methods without a loss of their own.
-        label_smoothing: share of the target spread over all classes.
+        label_smoothing: share of the target spread over all classes; as `loss`, not of due and duq, which have their own.
         augment: how training images are varied.
         ema_decay: of the moving average of the weights (and of the statistics of batch norm), which is then what is kept;
             None is off.

@@ -135,6 +135,9 @@ class Training:
         self.method.finish_stage()
         self.position = self.position.next_stage()
         self._save(is_between_stages=True)
+        # Asked for after the last step, during a validation, say.
+        if self._agree(self.interruption.is_wanted)[0]:
+            raise KeyboardInterrupt
 
     def _run_epoch(self) -> None:
         self.method.train()

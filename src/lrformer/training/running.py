@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lrformer.training.backbone import (
     describe_backbone,
     resolve_model,
 )
-from lrformer.training.claim import claim_folder
+from lrformer.training.claim import claim_folder, sole_process
 from lrformer.training.config import RuntimeConfig, TrainConfig, default_batch_size
 from lrformer.training.length_scale import (
     LengthScaleChoice,
@@ -134,11 +135,12 @@ def train(
         val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
     )
     source = None if weights_of is None else Path(weights_of)
-    if source is None:
-        training.run()
-    else:
-        _take_over(training, source)
-    _finish(training, source)
+    with sole_process(folder) if accelerator.is_main_process else nullcontext():
+        if source is None:
+            training.run()
+        else:
+            _take_over(training, source)
+        _finish(training, source)
     return load_run(folder, device=accelerator.device)
 
 
