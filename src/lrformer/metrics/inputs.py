@@ -1,5 +1,7 @@
 """What a metric accepts: probabilities, labels and scores, checked once and turned into float64 on the CPU."""
 
+from numbers import Integral
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -104,7 +106,7 @@ def as_scores(scores: Array, *, name: str) -> Float[Tensor, " b"]:
 
 def as_num_bins(num_bins: int) -> int:
     """Return `num_bins`, or raise if nothing can be sorted into so few."""
-    if not isinstance(num_bins, int) or num_bins < 1:
+    if not isinstance(num_bins, Integral) or num_bins < 1:
         raise ConfigError(f"num_bins ({num_bins}) must be a whole number, at least 1; 15 is usual.")
     return num_bins
 
