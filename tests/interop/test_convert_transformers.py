@@ -118,6 +118,7 @@ def test_a_mask_for_each_query_is_refused_by_lrsa_and_honored_by_dot_products() 
         convert(bert, "lrsa")(texts(), attention_mask=mask)
 
 
+@pytest.mark.unhooked
 def test_a_mask_for_each_query_is_not_lost_in_a_compiled_model() -> None:
     bert = bert_classifier()
     mask = torch.ones(3, 1, 9, 9, dtype=torch.bool).triu()
