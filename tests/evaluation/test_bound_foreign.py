@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lrformer import bounds, convert
+from tests.interop.zoo import TINY_TRANSFORMERS
 
 TINY = {"depth": 1, "embed_dim": 24, "num_heads": 3, "img_size": 32, "num_classes": 3}
 
@@ -38,15 +39,7 @@ def test_a_part_that_is_not_read_makes_the_bound_infinite(settings):
 
 def test_a_second_head_of_transformers_is_not_left_out():
     transformers = pytest.importorskip("transformers")
-    config = transformers.DeiTConfig(
-        hidden_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=8,
-        patch_size=4,
-        num_labels=3,
-    )
+    config = transformers.DeiTConfig(num_labels=3, **TINY_TRANSFORMERS)
     torch.manual_seed(0)
     one, two = (
         convert(kind(config).double().eval(), tie_qk=True)

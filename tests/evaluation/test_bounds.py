@@ -22,6 +22,7 @@ from lrformer.models import (
     override,
 )
 from lrformer.models.certified import CertifiedConfig
+from tests.interop.zoo import TINY_TRANSFORMERS
 
 
 def small_config(**settings):
@@ -205,14 +206,7 @@ def test_transformers_models_are_read():
     from lrformer.interop import convert
 
     torch.manual_seed(0)
-    config = transformers.ViTConfig(
-        hidden_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=8,
-        patch_size=4,
-    )
+    config = transformers.ViTConfig(**TINY_TRANSFORMERS)
     model = convert(transformers.ViTForImageClassification(config).double(), tie_qk=True)
     report = bounds(model, images(2, size=8, channels=3), num_steps=3)
     assert_sound(report)

@@ -16,6 +16,16 @@ TIMM_MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+TINY_TRANSFORMERS = {
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "image_size": 8,
+    "patch_size": 4,
+}
+
+
 def timm_model(name: str, **kwargs: Any) -> nn.Module:
     """Return a shallow timm model for 64-pixel pictures, its weights spread out."""
     import timm

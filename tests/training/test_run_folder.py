@@ -209,6 +209,7 @@ def test_arrays_and_pictures_that_are_not_square_are_taken(run_folder):
     run = load_run(run_folder)
     wide = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1)).astype(np.uint8)
     expected = run.predict(torch.from_numpy(wide[:, :, 2:10].copy())).probs
+    wide.flags.writeable = False  # as the arrays of pictures are
     assert torch.equal(run.predict(wide).probs, expected)
     high = wide.transpose(0, 2, 1, 3).copy()
     assert torch.equal(run.predict(high).probs, run.predict(high[:, 2:10]).probs)

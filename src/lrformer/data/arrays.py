@@ -115,7 +115,10 @@ def check_images(x: np.ndarray, *, where: str) -> None:
 
 
 def check_labels(y: np.ndarray, *, num_samples: int, num_classes: int | None, where: str) -> None:
-    """Raise unless `y` has one integer in range for each sample; `where` names its file, None knows no largest."""
+    """Raise unless `y` has one integer in range for each sample; `where` names its file.
+
+    Without `num_classes` any label from 0 on is in range.
+    """
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ConfigError(
             f"{where}: labels have shape {y.shape} and dtype {y.dtype}; they must be one integer for "
@@ -123,20 +126,15 @@ def check_labels(y: np.ndarray, *, num_samples: int, num_classes: int | None, wh
         )
     if len(y) != num_samples:
         raise ConfigError(f"{where}: there are {len(y)} labels for {num_samples} samples.")
-    if num_classes is None:
-        if int(y.min()) < 0:
-            row = int(np.flatnonzero(y < 0)[0])
-            raise ConfigError(
-                f"{where}: label {int(y[row])} of row {row} is negative; labels count from 0."
-            )
-        return
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= num_classes:
-        row = int(np.flatnonzero((y < 0) | (y >= num_classes))[0])
-        raise ConfigError(
-            f"{where}: label {int(y[row])} of row {row} is outside 0..{num_classes - 1}; the set has "
-            f"{num_classes} classes."
+    wrong = (y < 0) if num_classes is None else (y < 0) | (y >= num_classes)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        rule = (
+            "is negative; labels count from 0"
+            if num_classes is None
+            else f"is outside 0..{num_classes - 1}; the set has {num_classes} classes"
         )
+        raise ConfigError(f"{where}: label {int(y[row])} of row {row} {rule}.")
 
 
 def check_training_classes(y: np.ndarray, class_names: tuple[str, ...], *, where: str) -> None:

@@ -89,7 +89,7 @@ def _read_timm(model: Any, head: nn.Module | None) -> Structure | None:
     if type(model).__name__ not in TIMM_CLASSES or not hasattr(model, "patch_embed"):
         return None
     absent = (
-        *(getattr(model, name, None) for name in ("norm_pre", "attn_pool", "head_dist")),
+        *(getattr(model, name, None) for name in ("norm_pre", "attn_pool")),
         getattr(model.patch_embed, "norm", None),
     )
     if not all(map(_is_nothing, absent)) or type(model.blocks[0]).__name__ != "Block":

@@ -19,7 +19,6 @@ from lrformer.data import (
 )
 from lrformer.data.cache import prepared_splits
 from lrformer.training import RunConfig, TrainConfig
-from lrformer.training.backbone import file_image_size
 
 OTHER_CLASSES = "other-classes"
 ALL_CORRUPTIONS = "all"
@@ -157,14 +156,12 @@ def _load(
     train = config.train
     is_files = place not in DATASETS and not prepared_splits(Path(place).expanduser())
     # The run's own folder is asked for as training asked, so that its arrays need not be prepared again.
-    is_own = place == train.data
-    size = file_image_size(train) if is_own else config.img_size
-    channels = train.channels if is_own else config.channels
+    channels = train.channels if place == train.data else config.channels
     loaded = load_dataset(
         place,
         split=split,
         root=root or train.root,
-        image_size=size if is_files else None,
+        image_size=config.img_size if is_files else None,
         channels=channels if is_files else None,
         classes=classes,
         class_names=config.class_names if is_labeled else None,

@@ -91,12 +91,15 @@ class PosteriorClassifier(nn.Module):
             self.head.posterior.mark_stale()
         return self._features_and_logits(x)[1]
 
-    def _features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _features_and_logits(self, x: Tensor, *, is_checked: bool = False) -> tuple[Tensor, Tensor]:
+        """Return what the classifier sees and says; checked, also that this is what the model says."""
         seen: list[tuple[Tensor, Tensor]] = []
         layer = self.model.get_submodule(self.classifier_name)
         with _watched(layer, lambda features, logits: seen.append((features, logits))):
-            self.model(x)
+            output = self.model(x)
         features, logits = seen[-1]
+        if is_checked:
+            self._check_classifier(logits, main_tensor(output))
         if features.ndim != 2:
             raise UnsupportedModelError(
                 f"the classifier sees features of shape {tuple(features.shape)}; it must see "
@@ -123,19 +126,15 @@ class PosteriorClassifier(nn.Module):
     def _first_features(self, loader: Loader, device: torch.device) -> Float[Tensor, "b e"]:
         parts: list[Tensor] = []
         for x in inputs(loader, device):
-            if not parts:
-                self._check_classifier(x)
-            parts.append(self._features_and_logits(x)[0].float())
+            parts.append(self._features_and_logits(x, is_checked=not parts)[0].float())
             if sum(part.shape[0] for part in parts) >= _NUM_KEPT_FEATURES:
                 break
         if not parts:
             raise ConfigError("loader is empty; it must give at least one batch.")
         return torch.cat(parts)[:_NUM_KEPT_FEATURES]
 
-    def _check_classifier(self, x: Tensor) -> None:
+    def _check_classifier(self, logits: Tensor, output: Tensor) -> None:
         """Raise where the output of the layer is not that of the model: with two heads neither is the prediction."""
-        logits = self._features_and_logits(x)[1]
-        output = main_tensor(self.model(x))
         if output.shape != logits.shape or not torch.allclose(output, logits):
             raise UnsupportedModelError(
                 f"the output of {self.classifier_name}, the classifier of {type(self.model).__name__}, is not that of the "

@@ -140,7 +140,9 @@ class Run:
 
         Of an image that is not square the center is taken, as `lrformer predict` takes it of a file.
         """
-        return prepare_inputs(torch.as_tensor(raw).to(self.device), self.config)
+        # A copy of an array: that of a picture is read-only, and torch cannot express that.
+        tensor = raw if isinstance(raw, Tensor) else torch.from_numpy(np.array(raw))
+        return prepare_inputs(tensor.to(self.device), self.config)
 
     def predict(
         self,

@@ -162,10 +162,10 @@ def _shared_part(
         padded = key_padding_mask[:, None, :, None]
         smallest = v.masked_fill(padded, float("inf"))
         largest = v.masked_fill(padded, float("-inf"))
-    shared = smallest.amin(-2, keepdim=True).clamp_min(0) + largest.amax(
-        -2, keepdim=True
-    ).clamp_max(0)
+    smallest = smallest.amin(-2, keepdim=True).clamp_min(0)
+    largest = largest.amax(-2, keepdim=True).clamp_max(0)
     if key_padding_mask is None:
-        return shared
-    # Of no entry at all the two are infinite.
-    return shared.masked_fill(key_padding_mask.all(-1)[:, None, None, None], 0)
+        return smallest + largest
+    # Of no entry at all both are infinite.
+    is_empty = key_padding_mask.all(-1)[:, None, None, None]
+    return (smallest + largest).masked_fill(is_empty, 0)
