@@ -64,6 +64,29 @@ def test_the_loss_equals_gpytorchs_negative_lower_bound(batch: int) -> None:
     assert_close(gp.elbo_loss(x, y), expected, 1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-8), (torch.float32, 1e-3)])
+def test_marginals_divergence_and_their_gradients_equal_gpytorchs(dtype, tolerance) -> None:
+    gp = head().to(dtype).train()
+    # Off the origin, where differences of squares lose digits; some far from every inducing point.
+    x = (
+        3 + torch.randn(30, 2, dtype=dtype) * torch.linspace(0.1, 5, 30, dtype=dtype)[:, None]
+    ).requires_grad_()
+    wanted = [x, *gp.parameters()]
+    weights = torch.randn(2, 30, 3, dtype=dtype)
+
+    def gradients(mean, variance, divergence):
+        total = (weights[0] * mean).sum() + (weights[1] * variance).sum() + divergence
+        return torch.autograd.grad(total, wanted)
+
+    ours = (*gp.marginals(x), gp._divergence())
+    output = gp.gp(x)
+    theirs = (output.mean, output.variance, gp.gp.variational_strategy.kl_divergence().sum())
+    for mine, reference in zip(
+        (*ours, *gradients(*ours)), (*theirs, *gradients(*theirs)), strict=True
+    ):
+        assert_close(mine, reference, tolerance)
+
+
 def test_a_batch_as_large_as_the_number_of_classes_is_not_transposed() -> None:
     gp = head(num_train_samples=4000).train()
     x = torch.randn(6, 2, dtype=torch.float64)

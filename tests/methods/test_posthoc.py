@@ -49,6 +49,60 @@ def test_a_temperature_scales_what_has_the_units_of_logits() -> None:
     assert scaled.samples is None
 
 
+def overconfident(num: int = 6000) -> tuple[Predictive, torch.Tensor]:
+    """Return logits that are 1.5 sqrt(1 + 2 variance) times too long, and labels of the right ones."""
+    generator = torch.Generator().manual_seed(0)
+    variance = 8 * torch.rand(num, generator=generator).double().square()
+    truth = 2 * torch.randn(num, 5, generator=generator).double()
+    y = torch.multinomial(truth.softmax(-1), 1, generator=generator)[:, 0]
+    logits = truth * (1.5 * (1 + 2 * variance).sqrt()[:, None])
+    return Predictive(logits=logits, variance=variance), y
+
+
+def loss_of(predictive: Predictive, y: torch.Tensor) -> float:
+    return torch.nn.functional.nll_loss(predictive.log_probs, y).item()
+
+
+def test_a_temperature_by_variance_doubts_where_the_variance_says_so() -> None:
+    validation, y = overconfident()
+    plain, grown = fit_temperature(validation, y), fit_temperature(validation, y, by_variance=True)
+    assert plain.variance_slope == 0
+    # On a grid of factors of two.
+    assert 1.2 < grown.variance_slope < 3.2
+    assert grown.value == pytest.approx(1.5, rel=0.25)
+    assert loss_of(grown(validation), y) < loss_of(plain(validation), y) - 0.02
+    others = [
+        Temperature(value=grown.value * factor, variance_slope=grown.variance_slope)
+        for factor in (0.95, 1.05)
+    ]
+    assert all(loss_of(other(validation), y) > loss_of(grown(validation), y) for other in others)
+    assert torch.equal(grown(validation).logits.argmax(-1), validation.logits.argmax(-1))
+
+
+def test_a_variance_that_says_nothing_is_left_out() -> None:
+    validation, y = overconfident()
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
+    assert validation.variance is not None
+    shuffled = Predictive(logits=validation.logits, variance=validation.variance[order])
+    slope = fit_temperature(shuffled, y, by_variance=True).variance_slope
+    assert slope * shuffled.variance.mean() < 0.1
+    none_at_all = Predictive(logits=validation.logits, variance=torch.zeros(len(y)))
+    assert fit_temperature(none_at_all, y, by_variance=True).variance_slope == 0
+
+
+def test_a_growing_temperature_divides_samples_and_means_of_classes_alike() -> None:
+    by_class = torch.tensor([[1.0, 5.0], [0.0, 0.0]])
+    predictive = Predictive(logits=torch.ones(2, 2), samples=torch.ones(3, 2, 2), variance=by_class)
+    scaled = Temperature(value=2.0, variance_slope=5.0)(predictive)
+    expected = torch.tensor([[0.5 / 4, 0.5 / 4], [0.5, 0.5]])
+    assert torch.equal(scaled.logits, expected)
+    assert scaled.samples is not None
+    assert torch.equal(scaled.samples, expected.expand(3, 2, 2))
+    assert torch.equal(scaled.variance, by_class / 4)
+    with pytest.raises(ConfigError, match="no posterior variance"):
+        Temperature(value=1.0, variance_slope=1.0)(Predictive(logits=torch.ones(1, 2)))
+
+
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.95, 1.0])
 def test_the_rule_accepts_at_least_the_chosen_rate_and_not_one_input_more(rate: float) -> None:
     logits = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))

@@ -19,6 +19,7 @@ from lrformer.recipes import (
     list_recipes,
     main_table,
 )
+from lrformer.training.refit import training_of
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,9 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     assert rows["lrformer_median"].method_overrides == median
     assert create_experiment("best_gp", data="svhn").config == rows["lrformer_gp"]
     assert rows["lrformer_gp"].method_overrides == {}
+    # The same training: where both are made, the second takes the weights of the first.
+    assert training_of(rows["lrformer_gp_variance"]) == training_of(rows["lrformer_gp"])
+    assert rows["lrformer_gp_variance"].method_overrides == {"temperature_by_variance": True}
     assert best_gp(data="svhn", method="dnn_gp").config == rows["transformer_gp"]
     process = METHODS["dnn_gp"].config_class(**rows["transformer_gp"].method_overrides)
     trained = METHODS["lrformer"].config_class()

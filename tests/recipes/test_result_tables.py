@@ -129,7 +129,10 @@ def test_the_best_model_is_shown_by_every_score_and_one_seed_is_enough(pages, tm
     assert "| | score | made: mixed | SVHN | CIFAR-100 |" in text
     assert "| LRFormer, GP fitted after training | entropy | 0.600 | 0.800 | 0.800 |" in text
     assert "| LRFormer, GP fitted after training | variance (chosen) | 0.700 |" in text
-    assert "lrformer_median (0 of 1), lrformer_gp (0 of 1), transformer_gp (0 of 1)." in text
+    assert (
+        "lrformer_median (0 of 1), lrformer_gp (0 of 1), lrformer_gp_variance (0 of 1), transformer_gp (0 of 1)."
+        in text
+    )
 
 
 def test_a_run_with_the_weights_of_another_row_does_not_count_its_seconds_as_its_own(

@@ -1,11 +1,14 @@
 """What only a GPU can show: a captured step is the plain step, and every method survives the attempt."""
 
+import math
+
 import pytest
 import torch
 
 from lrformer.data import AugmentConfig
 from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, train
+from lrformer.training.journal import read_log
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, flat, small
 from tests.training.test_train import OVERRIDES
@@ -45,6 +48,14 @@ def test_a_captured_step_averages_statistics_and_augments_like_the_plain_one(tmp
     captured, plain = (flat(tmp_path / str(graph), "model.safetensors") for graph in (True, False))
     # Convolutions round to TF32 and may be computed in another order under a graph.
     assert_close(captured, plain, 1e-2)
+
+
+def test_a_step_of_due_can_be_captured(tmp_path):
+    config = small(method="due", method_overrides=OVERRIDES.get("due", {}), epochs=2)
+    # Where it is asked for and fails, this raises.
+    runtime = RuntimeConfig(device="cuda", quiet=True, cuda_graph=True)
+    for epoch in read_log(train(config, tmp_path, runtime=runtime).path):
+        assert math.isfinite(epoch["loss"])
 
 
 @pytest.mark.parametrize("method", list_methods())

@@ -294,12 +294,13 @@ def report_run(folder: Path, run: Any) -> None:
     from accelerate.state import PartialState
 
     from lrformer.training.atomic_files import read_json
+    from lrformer.training.run_folder import describe_temperature
 
     if not PartialState().is_main_process:
         return
     figures = read_json(folder / "metrics.json")["training"]["validation_calibrated"]
     typer.echo(
         f"{folder}: validation accuracy {figures['accuracy']:.2%}, nll {figures['nll']:.4f}, "
-        f"ece {figures['ece']:.4f}; temperature {run.decision.temperature:.3f}, "
+        f"ece {figures['ece']:.4f}; temperature {describe_temperature(run.decision)}, "
         f"{run.decision.score} threshold {run.threshold:.4f}"
     )

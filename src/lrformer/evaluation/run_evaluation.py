@@ -26,6 +26,7 @@ from lrformer.evaluation.run_data import (
 )
 from lrformer.training import Run, load_run
 from lrformer.training.journal import read_log
+from lrformer.training.run_folder import describe_temperature
 
 
 def choose_device(device: str) -> torch.device:
@@ -166,7 +167,7 @@ def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:
         "epochs": train.epochs,
         "seed": train.seed,
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",
-        "temperature": f"{run.decision.temperature:.4g}{'' if is_calibrated else ' (left out)'}",
+        "temperature": f"{describe_temperature(run.decision)}{'' if is_calibrated else ' (left out)'}",
         "threshold": f"{run.decision.score} <= {run.decision.threshold:.6g} counts as known "
         f"(keeps {run.decision.true_positive_rate:.0%} of the validation set)",
         "software": f"lrformer {__version__}, torch {torch.__version__}, Python "

@@ -17,7 +17,7 @@ from lrformer.heads.random_features import Convention, FeatureScale, RandomFouri
 POSTERIOR_SETTINGS = frozenset(
     {
         *("ridge", "momentum", "likelihood", "update_in_training"),
-        *("approximation", "mean_field_factor", "num_samples"),
+        *("approximation", "mean_field_factor", "num_samples", "temperature_by_variance"),
     }
 )
 
@@ -38,6 +38,8 @@ class RandomFeatureGPConfig:
         mean_field_factor: factor on the variance; pi/8 is the probit value, SNGP's reference uses 20
             on CIFAR-10 and 7.5 on CIFAR-100.
         num_samples: draws of the Monte Carlo approximation.
+        temperature_by_variance: whether the temperature that training fits on validation may grow with the variance,
+            see `fit_temperature`: what `mean_field_factor` does, by as much as the likelihood asks for.
         output_bias: whether the logits have a learned bias.
         update_in_training: whether a forward pass in training mode adds to the precision.
     """
@@ -52,6 +54,7 @@ class RandomFeatureGPConfig:
     approximation: Literal["mean_field", "monte_carlo"] = "mean_field"
     mean_field_factor: float = math.pi / 8
     num_samples: int = 10
+    temperature_by_variance: bool = False
     output_bias: bool = True
     update_in_training: bool = True
 

@@ -20,6 +20,9 @@ class VariationalGPHead(nn.Module):
     `initialize` sets the inducing points and the length-scale from training features; until then
     the head refuses to run. `elbo_loss` is the negative evidence lower bound per example.
 
+    The parameters are those of a gpytorch model, `gp`; what follows from them is computed here, because gpytorch looks
+    at every factorization on the CPU, and a training step could not be captured as a CUDA graph.
+
     Departs: the expected likelihood is estimated here and not by gpytorch's `SoftmaxLikelihood`,
     which transposes its samples when the batch is as large as the number of classes.
     """
@@ -69,7 +72,7 @@ class VariationalGPHead(nn.Module):
         Args:
             generator: of the one draw from the prior at which the posterior starts; without it it starts as the prior.
         """
-        strategy = self.gp.variational_strategy.base_variational_strategy
+        strategy = self._strategy
         if inducing_points.shape != strategy.inducing_points.shape:
             raise ConfigError(
                 f"inducing_points has shape {tuple(inducing_points.shape)}; this head needs "
@@ -82,16 +85,22 @@ class VariationalGPHead(nn.Module):
         strategy.inducing_points.copy_(inducing_points)
         kernel = self.gp.covar_module.base_kernel
         kernel.lengthscale = torch.full_like(kernel.lengthscale, length_scale)
-        if generator is not None:
-            posterior = strategy._variational_distribution
+        posterior = strategy._variational_distribution
+        if generator is None:
+            posterior.initialize_variational_distribution(strategy.prior_distribution)
+        else:
             mean, root = posterior.variational_mean, posterior.chol_variational_covar
             # In whitened coordinates, in which the prior has mean 0 and covariance 1.
             mean.copy_(torch.randn(mean.shape, generator=generator, device=generator.device))
             root.copy_(DRAWN_DEVIATION * torch.eye(self.num_inducing).expand_as(root))
-            # Or the first call would put the prior there.
-            strategy.variational_params_initialized.fill_(1)
+        # Or the first call of gpytorch's model would put the prior there.
+        strategy.variational_params_initialized.fill_(1)
         self.num_data.fill_(num_data)
         self._num_data = num_data
+
+    @property
+    def _strategy(self) -> Any:
+        return self.gp.variational_strategy.base_variational_strategy
 
     def marginals(
         self, features: Float[Tensor, "b e"]
@@ -102,16 +111,45 @@ class VariationalGPHead(nn.Module):
                 "the inducing points are not set; call initialize(...), or prepare(loader) on the "
                 "method, before training."
             )
-        memoize = require_extra("gpytorch.utils.memoize", extra="due")
-        # gpytorch remembers a factor in evaluation mode and does not see that weights have changed.
-        for strategy in (
-            self.gp.variational_strategy,
-            self.gp.variational_strategy.base_variational_strategy,
-        ):
-            memoize.clear_cache_hook(strategy)
         with without_autocast(features):
-            output = self.gp(at_least_float32(features))
-            return output.mean, output.variance
+            features = at_least_float32(features)
+            strategy, jitter = self._strategy, self._strategy.jitter_val
+            points = strategy.inducing_points
+            # In float64, where a kernel matrix and its jitter have no rounding that could make it indefinite.
+            prior = self._kernel(points.double(), points.double())
+            identity = torch.eye(self.num_inducing, dtype=prior.dtype, device=prior.device)
+            factor = torch.linalg.cholesky_ex(prior + jitter * identity).L
+            across = self._kernel(points, features).double()
+            whitened = torch.linalg.solve_triangular(factor, across, upper=False).to(features.dtype)
+            mean, root = self._posterior()
+            spread = (root.mT @ whitened).square().sum(-2) - whitened.square().sum(-2)
+            scale = self.gp.covar_module.outputscale.unsqueeze(-1)
+            variance = (scale + jitter + spread).clamp_min(_least_variance(features.dtype))
+            logits = (
+                self.gp.mean_module.constant.unsqueeze(-1) + (mean.unsqueeze(-2) @ whitened)[:, 0]
+            )
+            return logits.mT, variance.mT
+
+    def _kernel(self, a: Float[Tensor, "m e"], b: Float[Tensor, "n e"]) -> Float[Tensor, "c m n"]:
+        """Return the scaled RBF kernel of every class between the rows of `a` and of `b`."""
+        # Centred, because distances are differences of squares.
+        center = a.mean(0)
+        a, b = a - center, b - center
+        squares = a.square().sum(-1, keepdim=True) + b.square().sum(-1) - 2 * a @ b.mT
+        module = self.gp.covar_module
+        exponent = squares.clamp_min(0) / (2 * module.base_kernel.lengthscale.to(a).square())
+        return module.outputscale.to(a).view(-1, 1, 1) * torch.exp(-exponent)
+
+    def _posterior(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m m"]]:
+        """Return mean and root of the covariance of the whitened values at the inducing points."""
+        posterior = self._strategy._variational_distribution
+        return posterior.variational_mean, posterior.chol_variational_covar.tril()
+
+    def _divergence(self) -> Float[Tensor, ""]:
+        """Return the divergence of the whitened posterior from the standard normal, summed over the classes."""
+        mean, root = self._posterior()
+        log_determinant = root.diagonal(dim1=-2, dim2=-1).square().log().sum()
+        return (mean.square().sum() + root.square().sum() - mean.numel() - log_determinant) / 2
 
     def forward(self, features: Float[Tensor, "b e"]) -> Float[Tensor, "b c"]:
         """Return the mean of the logits."""
@@ -131,8 +169,7 @@ class VariationalGPHead(nn.Module):
             logits = mean + variance.sqrt() * noise
             expanded = targets.expand(self.num_train_samples, *targets.shape).flatten(0, 1)
             expected = nn.functional.cross_entropy(logits.flatten(0, 1), expanded)
-            divergence = self.gp.variational_strategy.kl_divergence().sum()
-            return expected + divergence / self._num_data
+            return expected + self._divergence() / self._num_data
 
     def predict(
         self, features: Float[Tensor, "b e"], generator: torch.Generator | None = None
@@ -147,6 +184,11 @@ class VariationalGPHead(nn.Module):
         shape = (self.num_samples, 1, mean.shape[-1])
         noise = torch.randn(shape, generator=generator, device=device).to(mean)
         return Predictive(logits=mean, variance=variance, samples=mean + variance.sqrt() * noise)
+
+
+def _least_variance(dtype: torch.dtype) -> float:
+    """Return what gpytorch rounds smaller variances up to."""
+    return 1e-10 if dtype == torch.float64 else 1e-6
 
 
 def _read_loaded_state(head: nn.Module, _: object) -> None:

@@ -54,6 +54,11 @@ class GaussianProcessMethod(BackboneMethod):
         """Whether the covariance is missing or stale."""
         return self.gp is not None and not self.gp.is_fitted
 
+    @property
+    def fits_temperature_by_variance(self) -> bool:
+        """Whether the temperature that is fitted on validation may grow with the variance."""
+        return self.gp is not None and self.gp.config.temperature_by_variance
+
     def prepare(self, loader: Loader) -> None:
         """Measure the scale of the features, where the head asks for it."""
         if self.gp is not None and self.gp.config.feature_scale == "calibrate":

@@ -4,38 +4,64 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lrformer.core import ConfigError
 from lrformer.heads import Predictive
 
 _LOG_TEMPERATURE_RANGE = (math.log(1e-2), math.log(1e2))
+# Of slope times mean variance; beyond the last the temperature is as good as proportional to the deviation.
+_SLOPES = tuple(2.0**power for power in range(-4, 7))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature:
-    """One number by which logits are divided (Guo et al. 2017); 1 changes nothing."""
+    """What logits are divided by: `value sqrt(1 + variance_slope variance)`.
+
+    Attributes:
+        value: one number for all inputs (Guo et al. 2017); 1 changes nothing.
+        variance_slope: how much more the logits of an input with a large posterior variance are divided by; 0 leaves
+            the variance out. With one variance for each class their mean counts, so that no class overtakes another.
+    """
 
     value: float
+    variance_slope: float = 0.0
 
     def __call__(self, predictive: Predictive) -> Predictive:
-        """Return the prediction with logits and samples divided, and the variance by the square.
+        """Return the prediction with logits and samples divided, and the variance by the square of `value`.
 
         Kernel distances are geometry, not confidence, and stay as they are.
         """
         samples, variance = predictive.samples, predictive.variance
+        divisor: float | Tensor = self.value
+        if self.variance_slope:
+            growth = 1 + self.variance_slope * _posterior_variance(predictive)
+            divisor = self.value * growth.sqrt().unsqueeze(-1)
         return replace(
             predictive,
-            logits=predictive.logits / self.value,
-            samples=None if samples is None else samples / self.value,
+            logits=predictive.logits / divisor,
+            samples=None if samples is None else samples / divisor,
             variance=None if variance is None else variance / self.value**2,
         )
 
 
+def _posterior_variance(predictive: Predictive) -> Float[Tensor, " b"]:
+    if predictive.variance is None:
+        raise ConfigError(
+            "this prediction has no posterior variance, by which its temperature could grow."
+        )
+    return predictive.uncertainty("variance")
+
+
 @torch.no_grad()
-def fit_temperature(validation: Predictive, y: Int[Tensor, " b"]) -> Temperature:
+def fit_temperature(
+    validation: Predictive, y: Int[Tensor, " b"], *, by_variance: bool = False
+) -> Temperature:
     """Return the temperature of least negative log-likelihood on `validation`, which is held-out data.
+
+    Args:
+        by_variance: whether it may grow with the posterior variance. The slope is then one of a few, or none at all.
 
     One imagined input, whose label is any class with equal chance, counts with the others. Without it a
     model that makes no mistake on `validation` would be told to be certain of everything, far away too.
@@ -60,14 +86,25 @@ def fit_temperature(validation: Predictive, y: Int[Tensor, " b"]) -> Temperature
         validation,
         logits=validation.logits.double(),
         samples=None if validation.samples is None else validation.samples.double(),
+        variance=None if validation.variance is None else validation.variance.double(),
     )
 
-    def loss(log_temperature: float) -> float:
-        log_probs = Temperature(value=math.exp(log_temperature))(wide).log_probs
+    def loss(temperature: Temperature) -> float:
+        log_probs = temperature(wide).log_probs
         seen = torch.nn.functional.nll_loss(log_probs, y, reduction="sum")
         return float(seen - log_probs.mean())
 
-    return Temperature(value=math.exp(_golden_section(loss, *_LOG_TEMPERATURE_RANGE)))
+    def best_with(slope: float) -> Temperature:
+        def at(log_value: float) -> Temperature:
+            return Temperature(value=math.exp(log_value), variance_slope=slope)
+
+        return at(_golden_section(lambda log_value: loss(at(log_value)), *_LOG_TEMPERATURE_RANGE))
+
+    slopes = [0.0]
+    if by_variance:
+        mean_variance = float(_posterior_variance(wide).mean())
+        slopes += [slope / mean_variance for slope in _SLOPES if mean_variance > 0]
+    return min((best_with(slope) for slope in slopes), key=loss)
 
 
 def _golden_section(function, low: float, high: float, *, tolerance: float = 1e-6) -> float:

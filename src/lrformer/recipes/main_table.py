@@ -103,6 +103,11 @@ def main_table(*, data: str = "cifar10", alpha: float | None = None) -> Table:
         ),
         ("lrformer_gp", "LRFormer, GP trained end to end", trained),
         (
+            "lrformer_gp_variance",
+            "LRFormer, GP trained end to end, temperature by variance",
+            _changed(trained, method_overrides={"temperature_by_variance": True}),
+        ),
+        (
             "transformer_gp",
             "Transformer, GP trained end to end",
             best_gp(data=data, method="dnn_gp"),

@@ -83,6 +83,7 @@ class Decision:
 
     Attributes:
         temperature: divides the logits; fitted on validation.
+        variance_slope: by how much that grows with the variance, see `Temperature`.
         score: name of the uncertainty, of the prediction after the temperature.
         threshold: inputs with a larger score count as out of distribution.
         true_positive_rate: share of the validation inputs that are accepted.
@@ -92,11 +93,14 @@ class Decision:
     score: str
     threshold: float
     true_positive_rate: float
+    variance_slope: float = 0.0
 
     def __post_init__(self) -> None:
         check_kinds(type(self), vars(self))
         if not self.temperature > 0:
             raise ConfigError(f"temperature ({self.temperature}) must be positive.")
+        if not self.variance_slope >= 0:
+            raise ConfigError(f"variance_slope ({self.variance_slope}) must not be negative.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +120,7 @@ class Run:
     @property
     def temperature(self) -> Temperature:
         """Return the temperature that was fitted on validation."""
-        return Temperature(value=self.decision.temperature)
+        return as_temperature(self.decision)
 
     @property
     def rule(self) -> AbstentionRule:
@@ -158,6 +162,18 @@ class Run:
     def is_in_distribution(self, predictive: Predictive) -> Bool[Tensor, " b"]:
         """Return which inputs the run answers for, from a calibrated prediction."""
         return self.rule.accepts(predictive)
+
+
+def as_temperature(decision: Decision) -> Temperature:
+    """Return the temperature of a decision."""
+    return Temperature(value=decision.temperature, variance_slope=decision.variance_slope)
+
+
+def describe_temperature(decision: Decision) -> str:
+    """Return the temperature in words: one number, or how it grows with the variance."""
+    if not decision.variance_slope:
+        return f"{decision.temperature:.4g}"
+    return f"{decision.temperature:.4g} * sqrt(1 + {decision.variance_slope:.4g} * variance)"
 
 
 def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Tensor, "b ..."]:

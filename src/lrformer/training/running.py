@@ -12,7 +12,7 @@ from torch import nn
 from lrformer._version import __version__
 from lrformer.core import ConfigError, seed_everything, to_record
 from lrformer.data import DeviceBatches, Split
-from lrformer.methods import Method, Temperature, create_method
+from lrformer.methods import Method, create_method
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.backbone import (
     BackboneRecord,
@@ -39,6 +39,7 @@ from lrformer.training.refit import (
 from lrformer.training.run_folder import (
     Run,
     RunConfig,
+    as_temperature,
     is_finished,
     is_whole,
     load_run,
@@ -196,7 +197,7 @@ def _finish(training: Training, source: Path | None) -> None:
         method, predictive, labels, true_positive_rate=config.true_positive_rate
     )
     if accelerator.is_main_process:
-        calibrated = Temperature(value=decision.temperature)(predictive)
+        calibrated = as_temperature(decision)(predictive)
         save_method(training.folder, method)
         write_decision(training.folder, decision)
         if source is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lrformer.data import DeviceBatches
-from lrformer.methods import DUE, DeepEnsemble, Method
+from lrformer.methods import DeepEnsemble, Method
 from lrformer.training import state as saved
 from lrformer.training.config import RuntimeConfig, TrainConfig
 from lrformer.training.criterion import Criterion
@@ -111,24 +111,19 @@ def start_stage(
     )
     criterion.counts.zero_()
     captured = None
-    if _is_capturing(runtime, accelerator, method, batches):
+    if _is_capturing(runtime, accelerator, batches):
         captured = CapturedStep(
             step, batches, accumulate=config.accumulate, is_required=runtime.cuda_graph is True
         )
     return Stage(step=step, captured=captured, criterion=criterion)
 
 
-def _is_capturing(
-    runtime: RuntimeConfig, accelerator: Any, method: Method, batches: DeviceBatches
-) -> bool:
+def _is_capturing(runtime: RuntimeConfig, accelerator: Any, batches: DeviceBatches) -> bool:
     """Return whether a captured step is wanted and possible."""
     is_possible = (
         accelerator.device.type == "cuda" and accelerator.num_processes == 1 and batches.is_resident
     )
-    if runtime.cuda_graph == "auto":
-        # gpytorch looks at the result of every factorization on the CPU.
-        return is_possible and not isinstance(method, DUE)
-    return is_possible and runtime.cuda_graph
+    return is_possible and runtime.cuda_graph is not False
 
 
 def _compile(method: Method, index: int) -> None:

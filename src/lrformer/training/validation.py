@@ -12,6 +12,7 @@ from lrformer.data import DeviceBatches
 from lrformer.heads import Predictive
 from lrformer.heads.predictive import concatenate
 from lrformer.methods import Method, fit_abstention, fit_temperature
+from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.metrics import (
     accuracy,
     brier_score,
@@ -76,12 +77,14 @@ def fit_decision(
     method: Method, predictive: Predictive, labels: Int[Tensor, " b"], *, true_positive_rate: float
 ) -> Decision:
     """Return temperature and threshold from validation predictions; the threshold is taken after the temperature."""
-    temperature = fit_temperature(predictive, labels)
+    by_variance = isinstance(method, GaussianProcessMethod) and method.fits_temperature_by_variance
+    temperature = fit_temperature(predictive, labels, by_variance=by_variance)
     rule = fit_abstention(
         temperature(predictive), score=method.default_score, true_positive_rate=true_positive_rate
     )
     return Decision(
         temperature=temperature.value,
+        variance_slope=temperature.variance_slope,
         score=rule.score,
         threshold=rule.threshold,
         true_positive_rate=true_positive_rate,
