@@ -48,6 +48,7 @@ def source(tmp_path_factory) -> Path:
         {"length_scale": 1.0, "ridge": 0.1},
         {"approximation": "monte_carlo", "num_samples": 3},
         {"likelihood": "softmax", "mean_field_factor": 3.0},
+        {"temperature_by_variance": True, "ridge": 0.1},
     ],
     ids=lambda changes: next(iter(changes)),
 )
