@@ -3,13 +3,13 @@
 A record that is not there yet gives a line that says so, and the command that makes it.
 """
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from choice_tables import decay_table, search_table, temperature_table
 from lrformer.recipes import TABLES, Table
 from lrformer.recipes.matched_accuracy import match_accuracy
 from lrformer.recipes.table import SET_TITLES, describe_variant
@@ -22,12 +22,15 @@ NAMES = ("ablation", "attentions", "alpha", "main", "references")
 PRINTED_TITLES = {"main": {}, "references": {"deterministic": "WRN-28-10", "sngp": "SNGP"}}
 README_COLUMNS = ("accuracy", "nll", "ece", "aupr:svhn", "aupr:cifar100")
 README_CHOSEN = ("aupr:svhn:chosen", "aupr:cifar100:chosen")
+TEMPERATURE = (
+    "-temperature"  # the weights of `lrformer_gp_variance` with one temperature for all inputs
+)
 README_LEFT_OUT = "lrformer_median"  # the weights of `lrformer`, and figures that are hardly others
 
 
-def load(name: str) -> TableRecord | None:
-    """Return the record of a table, or None where it is not made yet."""
-    path = RESULTS / f"{DATA}-{name}.json"
+def load(name: str, *, part: str = "") -> TableRecord | None:
+    """Return the record of a table, or None where it is not made yet; `part` names one that stands beside it."""
+    path = RESULTS / f"{DATA}-{name}{part}.json"
     if not path.exists():
         return None
     return read_table_record(path, table=name, data=DATA)
@@ -210,8 +213,8 @@ def runs_table() -> str:
         "| table | settings | row | seed | accuracy | seconds | device, torch | source |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name in NAMES:
-        record = load(name)
+    for name, part in (*((name, "") for name in NAMES), ("main", TEMPERATURE)):
+        record = load(name, part=part)
         for run in record.runs if record is not None else ():
             accuracy, seconds = f"failed: {run.error}", ""
             if run.is_finished:
@@ -220,7 +223,7 @@ def runs_table() -> str:
                 seconds = _taken(run) or f"{run.seconds['training']:.0f}"
             made = f"{run.made['device']}, {run.made['torch']}"
             lines.append(
-                f"| {name} | {describe_variant(run.variant)} | {run.row} | {run.seed} | {accuracy} | "
+                f"| {name}{part} | {describe_variant(run.variant)} | {run.row} | {run.seed} | {accuracy} | "
                 f"{seconds} | {made} | {run.made['source']} |"
             )
     return "\n".join(lines) if len(lines) > 2 else "None yet."
@@ -240,8 +243,9 @@ def readme_table() -> str:
             continue
         table = TABLES[name](data=DATA)
         for variant in variants(record):
+            # Another model than the recipe's is a look aside, which docs/results.md has.
             made = [row for row in summarize(table, record, variant=variant) if row.runs]
-            for row in made:
+            for row in made if "model" not in variant else ():
                 if row.row.name == README_LEFT_OUT:
                     continue
                 if row.row.printed:
@@ -293,26 +297,6 @@ def _calibrated(row: SummaryRow, name: str) -> Cell:
     return row.cell(f"{name}_t" if f"{name}_t" in names else name)
 
 
-def decay_table() -> str:
-    """Return by what the weight decay of SGD was chosen: the plain row on the validation split."""
-    record = load("ablation")
-    looks = {
-        run.config.optimizer.weight_decay: run.training["validation"]
-        for run in (record.runs if record is not None else ())
-        if (run.row, run.seed, run.config.optimizer.name) == ("transformer", 0, "sgd")
-        and run.is_finished
-        and run.variant["pixels"] == 32
-    }
-    if not looks:
-        return "Not measured yet."
-    lines = ["| weight decay | validation accuracy | validation NLL |", "|---|---|---|"]
-    lines += [
-        f"| {decay:g} | {looks[decay]['accuracy']:.3f} | {looks[decay]['nll']:.3f} |"
-        for decay in sorted(looks)
-    ]
-    return "\n".join(lines)
-
-
 def cost_table() -> str:
     """Return what the runs of the main table took."""
     record = load("main")
@@ -340,39 +324,6 @@ def _taken(run: TableRun) -> str | None:
     return None if source is None else f"weights of `{source}`"
 
 
-def search_table() -> str:
-    """Return what the recipe of the main table was chosen by."""
-    path = RESULTS / f"{DATA}-main-search.json"
-    if not path.exists():
-        return "Not measured yet."
-    lines = [
-        "| candidate | optimizer | rate | normalizer, alpha | else | epochs | accuracy | NLL | ECE |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for found in json.loads(path.read_text())["candidates"]:
-        optimizer, model, judged = found["optimizer"], found["model"], found["validation"]
-        # Other attentions have neither.
-        sharpness = f"{model['normalizer']}, {model['alpha']:g}" if "alpha" in model else "none"
-        lines.append(
-            f"| `{found['name']}` | {optimizer['name']} | {optimizer['lr']:g} | {sharpness} "
-            f"| {_other_changes(found)} | {found['epochs']} | {judged['accuracy']:.3f} | {judged['nll']:.3f} | "
-            f"{judged['ece']:.3f} |"
-        )
-    return "\n".join(lines)
-
-
-def _other_changes(found: dict[str, Any]) -> str:
-    """Return in what else a candidate differs from the recipe."""
-    widths = found["model"].get("widths")
-    bound = found.get("method", {}).get("spectral_bound")
-    changes = [
-        *([] if widths is None else [f"widths {', '.join(map(str, widths))}"]),
-        *([] if bound is None else [f"spectral bound {bound:g}"]),
-        *(["mixup and cutmix"] if found["augment"]["mixup_alpha"] else []),
-    ]
-    return ", ".join(changes)
-
-
 def _ours(cell: Cell) -> str:
     """Return the mean over seeds with half its interval; of one seed that of the bootstrap, marked."""
     if cell.ours is None:
@@ -389,9 +340,16 @@ def _list(words: list[str]) -> str:
 
 RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     **{f"result-{name}": ("docs/results.md", partial(section, name)) for name in NAMES},
-    "result-decay": ("docs/results.md", decay_table),
+    "result-decay": ("docs/results.md", lambda: decay_table(load("ablation"))),
+    "result-temperature": (
+        "docs/results.md",
+        lambda: temperature_table(load("main", part=TEMPERATURE), load("main")),
+    ),
     "result-runs": ("docs/results.md", runs_table),
     "main-cost": ("docs/recipes.md", cost_table),
-    "main-search": ("docs/recipes.md", search_table),
+    "main-search": (
+        "docs/recipes.md",
+        lambda: search_table(RESULTS / f"{DATA}-main-search.json"),
+    ),
     "results": ("README.md", readme_table),
 }

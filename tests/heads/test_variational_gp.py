@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -85,6 +87,16 @@ def test_marginals_divergence_and_their_gradients_equal_gpytorchs(dtype, toleran
         (*ours, *gradients(*ours)), (*theirs, *gradients(*theirs)), strict=True
     ):
         assert_close(mine, reference, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_head_in_16_bits_differs_by_their_rounding_alone(dtype) -> None:
+    gp = head().float().eval()
+    x = torch.randn(20, 2)
+    rounded = copy.deepcopy(gp).to(dtype)
+    for before, after in zip(gp.marginals(x), rounded.marginals(x.to(dtype)), strict=True):
+        assert after.dtype == torch.float32
+        assert (before - after).abs().max() < 0.05 * before.abs().max()
 
 
 def test_a_batch_as_large_as_the_number_of_classes_is_not_transposed() -> None:

@@ -112,7 +112,11 @@ def made_run(
             }
         },
         **{
-            name: {"entropy": detection("aupr"), "variance": detection("aupr_variance")}
+            name: {
+                "probabilities": {"overconfidence_mean_confidence": interval("accuracy")},
+                "entropy": detection("aupr"),
+                "variance": detection("aupr_variance"),
+            }
             for name in ("svhn", "cifar100")
         },
     }

@@ -82,12 +82,15 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     assert rows["lrformer"].method_overrides["choose_length_scale"]
     median = {"head": "fitted", "feature_scale": "calibrate"}
     assert rows["lrformer_median"].method_overrides == median
-    assert create_experiment("best_gp", data="svhn").config == rows["lrformer_gp"]
+    assert create_experiment("best_gp", data="svhn").config == rows["lrformer_gp_variance"]
+    assert best_gp(data="svhn", method="dnn_gp").config == rows["transformer_gp_variance"]
     assert rows["lrformer_gp"].method_overrides == {}
-    # The same training: where both are made, the second takes the weights of the first.
-    assert training_of(rows["lrformer_gp_variance"]) == training_of(rows["lrformer_gp"])
-    assert rows["lrformer_gp_variance"].method_overrides == {"temperature_by_variance": True}
-    assert best_gp(data="svhn", method="dnn_gp").config == rows["transformer_gp"]
+    for name in ("lrformer_gp", "transformer_gp"):
+        # The same training: where both are made, the second takes the weights of the first.
+        grown = rows[f"{name}_variance"]
+        assert training_of(grown) == training_of(rows[name])
+        by_variance = {"temperature_by_variance": True}
+        assert grown.method_overrides == {**rows[name].method_overrides, **by_variance}
     process = METHODS["dnn_gp"].config_class(**rows["transformer_gp"].method_overrides)
     trained = METHODS["lrformer"].config_class()
     for field in dataclasses.fields(process):
@@ -104,6 +107,8 @@ def test_the_best_recipe_is_what_the_main_table_trains():
     for name in ("lrformer_gp", "transformer_gp"):
         assert "fitted after training" not in choices[name]
         assert "trained with the rest" in choices[name]
+        assert "grows with the variance" not in choices[name]
+        assert "grows with the variance" in choices[f"{name}_variance"]
 
 
 def test_a_process_trained_end_to_end_is_of_two_methods_alone():

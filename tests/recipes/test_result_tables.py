@@ -58,12 +58,18 @@ def write(
     write_table_record(path, record)
 
 
+def made(pages, name: str) -> str:
+    """Return a table as the page of this name has it."""
+    return pages.RESULT_TABLES[name][1]()
+
+
 def test_without_records_the_pages_say_that_nothing_is_measured(pages):
     for name in pages.NAMES:
         assert pages.section(name).startswith("Not measured yet.")
     assert pages.runs_table() == "None yet."
     assert "not measured yet" in pages.readme_table()
-    assert pages.cost_table() == pages.search_table() == "Not measured yet."
+    assert pages.cost_table() == made(pages, "main-search") == "Not measured yet."
+    assert made(pages, "result-temperature") == "Not measured yet."
 
 
 def test_a_section_has_figures_claims_sentences_failures_and_what_is_missing(pages, tmp_path):
@@ -130,9 +136,27 @@ def test_the_best_model_is_shown_by_every_score_and_one_seed_is_enough(pages, tm
     assert "| LRFormer, GP fitted after training | entropy | 0.600 | 0.800 | 0.800 |" in text
     assert "| LRFormer, GP fitted after training | variance (chosen) | 0.700 |" in text
     assert (
-        "lrformer_median (0 of 1), lrformer_gp (0 of 1), lrformer_gp_variance (0 of 1), transformer_gp (0 of 1)."
+        "lrformer_median (0 of 1), lrformer_gp (0 of 1), lrformer_gp_variance (0 of 1), transformer_gp (0 of 1), transformer_gp_variance (0 of 1)."
         in text
     )
+
+
+def test_a_temperature_by_variance_stands_beside_one_for_all_inputs_of_the_same_weights(
+    pages, tmp_path
+):
+    write(tmp_path, "main", {"lrformer_gp": [0.3]})
+    beside = tmp_path / "cifar10-main-temperature.json"
+    (tmp_path / "cifar10-main.json").rename(beside)
+    assert made(pages, "result-temperature") == "Not measured yet."
+    write(tmp_path, "main", {"lrformer_gp": [0.4], "lrformer_gp_variance": [0.2]})
+    head, _, one, grown = made(pages, "result-temperature").splitlines()
+    assert head.startswith("| temperature | NLL | ECE | ECE, equal mass | AUPR SVHN by entropy |")
+    assert head.endswith("| mean confidence, SVHN | mean confidence, CIFAR-100 |")
+    assert one.startswith("| one for all inputs | 0.3000 (0.2900 to 0.3100) | 0.0500 (")
+    assert grown.startswith("| by variance | 0.2000 (0.1900 to 0.2100) | 0.0500 (")
+    assert grown.endswith("| 0.8000 (0.7900 to 0.8100) | 0.8000 (0.7900 to 0.8100) |")
+    # The record beside the table's is listed with the runs, under its own name.
+    assert "| main-temperature |  | lrformer_gp | 0 | 80.00% |" in pages.runs_table()
 
 
 def test_a_run_with_the_weights_of_another_row_does_not_count_its_seconds_as_its_own(
@@ -171,11 +195,11 @@ def test_the_readme_has_every_row_after_the_temperature(pages, tmp_path):
 def test_a_decay_that_only_the_plain_row_was_run_with_is_a_line_of_the_choice_alone(
     pages, tmp_path
 ):
-    assert pages.decay_table() == "Not measured yet."
+    assert made(pages, "result-decay") == "Not measured yet."
     write(tmp_path, "ablation", {"transformer": [1.9], "lrformer": [1.8]})
     write(tmp_path, "ablation", {"transformer": [1.4, 1.5], "lrformer": [1.3, 1.2]}, weight_decay=0)
     write(tmp_path, "ablation", {"transformer": [1.6]}, weight_decay=0.005)
-    assert pages.decay_table().splitlines()[2:] == [
+    assert made(pages, "result-decay").splitlines()[2:] == [
         "| 0 | 0.800 | 1.500 |",
         "| 0.005 | 0.800 | 1.700 |",
         "| 0.05 | 0.800 | 2.000 |",
@@ -207,8 +231,8 @@ def test_the_search_lists_what_every_candidate_was_judged_by(pages, tmp_path):
     (tmp_path / "cifar10-main-search.json").write_text(record)
     changes = "widths 8, 16, spectral bound 3, mixup and cutmix"
     line = f"| `fast` | muon | 0.008 | m, 16 | {changes} | 12 | 0.941 | 0.190 | 0.018 |"
-    assert pages.search_table().splitlines()[-1] == line
+    assert made(pages, "main-search").splitlines()[-1] == line
     candidate |= {"name": "plain", "model": {"attention": "dot_product"}}
     candidate |= {"augment": {"mixup_alpha": 0.0}, "method": {}}
     (tmp_path / "cifar10-main-search.json").write_text(json.dumps({"candidates": [candidate]}))
-    assert "| `plain` | muon | 0.008 | none |  | 12 |" in pages.search_table()
+    assert "| `plain` | muon | 0.008 | none |  | 12 |" in made(pages, "main-search")

@@ -48,7 +48,7 @@ def test_weights_are_also_taken_from_a_second_attempt(tmp_path):
     assert find_trained(tmp_path, table, plan[LOWER], own) == Trained(row="lrformer", folder=second)
 
 
-def test_in_the_main_table_the_two_fitted_processes_are_twins_and_nothing_else(tmp_path):
+def test_in_the_main_table_rows_that_differ_after_training_are_twins_and_nothing_else(tmp_path):
     table = TABLES["main"](data="cifar10")
     plan = plan_runs(table, num_seeds=2)
     pairs = set()
@@ -60,11 +60,16 @@ def test_in_the_main_table_the_two_fitted_processes_are_twins_and_nothing_else(t
             if (found := find_trained(out, table, run, own)) is not None:
                 assert found.folder == run_folder(out, table, source, num_failed=0)
                 pairs.add((run.name, f"{found.row}, seed {source.config.seed}"))
-    fitted = ("lrformer", "lrformer_median")
+    twins = (
+        ("lrformer", "lrformer_median"),
+        ("lrformer_gp", "lrformer_gp_variance"),
+        ("transformer_gp", "transformer_gp_variance"),
+    )
     assert pairs == {
         (f"{one}, seed {seed}", f"{other}, seed {seed}")
         for seed in (0, 1)
-        for one, other in (fitted, fitted[::-1])
+        for twin in twins
+        for one, other in (twin, twin[::-1])
     }
 
 
@@ -73,7 +78,11 @@ def test_in_the_other_tables_every_row_is_trained_by_itself(finished, tmp_path, 
     for name in TABLES.names():
         reproduce_table(TABLES[name](data="cifar10"), tmp_path, num_seeds=1, how=HOW)
     taken = [(run, trained.row) for run, trained in finished if trained is not None]
-    assert taken == [("lrformer_median, seed 0", "lrformer")]
+    assert taken == [
+        ("lrformer_median, seed 0", "lrformer"),
+        ("lrformer_gp_variance, seed 0", "lrformer_gp"),
+        ("transformer_gp_variance, seed 0", "transformer_gp"),
+    ]
 
 
 def reproduce(table, out, **options):

@@ -12,6 +12,9 @@ from lrformer.heads.predictive import Predictive
 
 # Of a posterior that starts at a draw, against the prior's.
 DRAWN_DEVIATION = 0.1
+# As in gpytorch: what is added to the diagonal of a kernel, and what smaller variances are rounded up to.
+JITTER, JITTER_IN_DOUBLE = 1e-4, 1e-6
+LEAST_VARIANCE, LEAST_VARIANCE_IN_DOUBLE = 1e-6, 1e-10
 
 
 class VariationalGPHead(nn.Module):
@@ -113,18 +116,22 @@ class VariationalGPHead(nn.Module):
             )
         with without_autocast(features):
             features = at_least_float32(features)
-            strategy, jitter = self._strategy, self._strategy.jitter_val
-            points = strategy.inducing_points
+            jitter, least = (
+                (JITTER, LEAST_VARIANCE)
+                if features.dtype != torch.float64
+                else (JITTER_IN_DOUBLE, LEAST_VARIANCE_IN_DOUBLE)
+            )
+            points = self._strategy.inducing_points.to(features.dtype)
             # In float64, where a kernel matrix and its jitter have no rounding that could make it indefinite.
             prior = self._kernel(points.double(), points.double())
             identity = torch.eye(self.num_inducing, dtype=prior.dtype, device=prior.device)
             factor = torch.linalg.cholesky_ex(prior + jitter * identity).L
             across = self._kernel(points, features).double()
             whitened = torch.linalg.solve_triangular(factor, across, upper=False).to(features.dtype)
-            mean, root = self._posterior()
+            mean, root = (part.to(features.dtype) for part in self._posterior())
             spread = (root.mT @ whitened).square().sum(-2) - whitened.square().sum(-2)
-            scale = self.gp.covar_module.outputscale.unsqueeze(-1)
-            variance = (scale + jitter + spread).clamp_min(_least_variance(features.dtype))
+            scale = self.gp.covar_module.outputscale.to(features.dtype).unsqueeze(-1)
+            variance = (scale + jitter + spread).clamp_min(least)
             logits = (
                 self.gp.mean_module.constant.unsqueeze(-1) + (mean.unsqueeze(-2) @ whitened)[:, 0]
             )
@@ -184,11 +191,6 @@ class VariationalGPHead(nn.Module):
         shape = (self.num_samples, 1, mean.shape[-1])
         noise = torch.randn(shape, generator=generator, device=device).to(mean)
         return Predictive(logits=mean, variance=variance, samples=mean + variance.sqrt() * noise)
-
-
-def _least_variance(dtype: torch.dtype) -> float:
-    """Return what gpytorch rounds smaller variances up to."""
-    return 1e-10 if dtype == torch.float64 else 1e-6
 
 
 def _read_loaded_state(head: nn.Module, _: object) -> None:

@@ -44,6 +44,10 @@ FITTED_CHOICES = (
     "its length-scale is the one that finds made outliers best; `lrformer_median` takes the median distance.",
 )
 TRAINED_CHOICE = "the Gaussian process is trained with the rest."
+BY_VARIANCE: dict[str, Any] = {"temperature_by_variance": True}
+BY_VARIANCE_CHOICE = (
+    "the temperature grows with the variance, by as much as the validation split asks for."
+)
 
 
 @RECIPES.register("best")
@@ -81,15 +85,20 @@ def best_gp(*, data: str = "cifar10", method: str = "lrformer") -> Experiment:
         )
     other = best(data=data, method=method)
     is_lrformer = method == "lrformer"
-    changed = _changed(other, method_overrides={} if is_lrformer else dict(SAME_GP))
-    choices = (*CHOICES, *((LRSA_CHOICE,) if is_lrformer else ()), TRAINED_CHOICE)
-    return dataclasses.replace(changed, name="best_gp", choices=choices)
+    overrides = {**({} if is_lrformer else SAME_GP), **BY_VARIANCE}
+    lrsa = (LRSA_CHOICE,) if is_lrformer else ()
+    return dataclasses.replace(
+        _changed(other, method_overrides=overrides),
+        name="best_gp",
+        choices=(*CHOICES, *lrsa, TRAINED_CHOICE, BY_VARIANCE_CHOICE),
+    )
 
 
 @TABLES.register("main")
 def main_table(*, data: str = "cifar10", alpha: float | None = None) -> Table:
     """Return LRFormer beside the plain transformer of the same recipe; `alpha` is the recipe's by default."""
     ours, trained = best(data=data), best_gp(data=data)
+    plain = best_gp(data=data, method="dnn_gp")
     if alpha is not None:
         overrides = {**ours.config.model_overrides, "alpha": alpha}
         ours, trained = (_changed(row, model_overrides=overrides) for row in (ours, trained))
@@ -101,16 +110,17 @@ def main_table(*, data: str = "cifar10", alpha: float | None = None) -> Table:
             "LRFormer, GP fitted, median length-scale",
             _changed(ours, method_overrides=dict(MEDIAN)),
         ),
-        ("lrformer_gp", "LRFormer, GP trained end to end", trained),
+        ("lrformer_gp", "LRFormer, GP trained end to end", _one_temperature(trained)),
         (
             "lrformer_gp_variance",
             "LRFormer, GP trained end to end, temperature by variance",
-            _changed(trained, method_overrides={"temperature_by_variance": True}),
+            trained,
         ),
+        ("transformer_gp", "Transformer, GP trained end to end", _one_temperature(plain)),
         (
-            "transformer_gp",
-            "Transformer, GP trained end to end",
-            best_gp(data=data, method="dnn_gp"),
+            "transformer_gp_variance",
+            "Transformer, GP trained end to end, temperature by variance",
+            plain,
         ),
     )
     return Table(
@@ -134,6 +144,14 @@ def main_table(*, data: str = "cifar10", alpha: float | None = None) -> Table:
         variant={} if alpha is None else {"alpha": alpha},
         is_calibrated=True,
     )
+
+
+def _one_temperature(experiment: Experiment) -> Experiment:
+    """Return `best_gp` with one temperature for all inputs."""
+    overrides = experiment.config.method_overrides
+    kept = {name: value for name, value in overrides.items() if name not in BY_VARIANCE}
+    choices = tuple(choice for choice in experiment.choices if choice != BY_VARIANCE_CHOICE)
+    return dataclasses.replace(_changed(experiment, method_overrides=kept), choices=choices)
 
 
 def _changed(experiment: Experiment, **changes: Any) -> Experiment:
