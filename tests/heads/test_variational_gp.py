@@ -14,8 +14,6 @@ def head(num_classes: int = 3, **settings) -> VariationalGPHead:
     gp = VariationalGPHead(2, num_classes, num_inducing=4, **settings).double()
     points = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     gp.initialize(points, length_scale=1.3, num_data=50)
-    # gpytorch sets the variational parameters at the first call in training mode.
-    gp.train()(points)
     strategy = gp.gp.variational_strategy.base_variational_strategy
     distribution = strategy._variational_distribution
     with torch.no_grad():

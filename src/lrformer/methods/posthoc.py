@@ -22,7 +22,7 @@ class Temperature:
     Attributes:
         value: one number for all inputs (Guo et al. 2017); 1 changes nothing.
         variance_slope: how much more the logits of an input with a large posterior variance are divided by; 0 leaves
-            the variance out. With one variance for each class their mean counts, so that no class overtakes another.
+            the variance out. With one variance for each class their mean counts: one divisor for all logits of an input.
     """
 
     value: float

@@ -26,6 +26,8 @@ FEW_IMAGES = 4096
 SETTINGS_FOR_FEW_IMAGES = {"num_convs": 2, "embed_dim": 128, "depth": 4}
 # Patches of 2 overfit so few images as there are digits.
 SETTINGS_FOR_TINY_IMAGES = {"patch_size": 4}
+# The model of the run to start from, where that came from another package.
+MODEL_OF_START = "start"
 CONVERSION_SETTINGS = ("attention", "alpha", "tie_qk", "normalizer", "length_free", "key_scale")
 
 
@@ -76,7 +78,7 @@ def choose_model(split: Split) -> tuple[str, dict[str, Any]]:
 def resolve_model(config: TrainConfig, split: Split) -> TrainConfig:
     """Return `config` with the model that "auto" stands for; overrides of the user's win.
 
-    With a run to start from it is the plain preset, since the weights must fit.
+    With a saved model to start from it is the plain preset, since the weights must fit.
     """
     if config.model != "auto" or is_timm_name(config.start):
         return config
@@ -94,6 +96,8 @@ def file_image_size(config: TrainConfig) -> int | None:
     given = config.model_overrides.get("img_size", config.image_size)
     if is_timm_name(config.start):
         return given or _timm_image_size(config.start)
+    if config.model == MODEL_OF_START:
+        return given
     name = MODEL_FOR_IMAGES if config.model == "auto" else config.model
     settings: Any = override(PRESETS[name], dict(config.model_overrides))
     size = getattr(getattr(settings, "tokens", settings), "img_size", None)

@@ -17,7 +17,6 @@ from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.backbone import (
     BackboneRecord,
     backbone_img_size,
-    describe_backbone,
     resolve_model,
 )
 from lrformer.training.claim import claim_folder, sole_process
@@ -54,7 +53,7 @@ from lrformer.training.splits import (
     training_batches,
     validation_batches,
 )
-from lrformer.training.start import backbone_factory
+from lrformer.training.start import backbone_factory, record_backbone, take_model_of_start
 from lrformer.training.state import remove_state, state_path
 from lrformer.training.validation import describe_predictions, fit_decision, predict_split
 
@@ -88,6 +87,7 @@ def train(
     """
     runtime = runtime or RuntimeConfig()
     folder = Path(out)
+    config = take_model_of_start(config)
     accelerator = start_accelerator(runtime.device)
     with accelerator.main_process_first():
         train_split, val_split = load_splits(config)
@@ -173,7 +173,7 @@ def _create(config: TrainConfig, split: Split) -> tuple[Method, BackboneRecord, 
         backbone = make()
         if not built:
             size = backbone_img_size(backbone) if split.is_image else None
-            built.append((describe_backbone(backbone, config), size))
+            built.append((record_backbone(backbone, config), size))
         return backbone
 
     method = create_method(

@@ -1,0 +1,133 @@
+"""A run that starts from another takes its model too, unless it names one."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from lrformer.core import ConfigError
+from lrformer.training import load_run, train
+from lrformer.training.atomic_files import read_tensors
+from tests.tolerance import assert_close
+from tests.training.small import PLAIN, QUIET, small
+
+TIMM = {"depth": 1, "img_size": 16, "patch_size": 8, "embed_dim": 48, "alpha": 3.0}
+
+
+def follow(first, **changes):
+    """Return a config that starts from a run, names no model and hardly learns."""
+    return small(
+        PLAIN,
+        **{
+            "model": "auto",
+            "model_overrides": {},
+            "start": str(first.path),
+            "epochs": 1,
+            "lr": 1e-9,
+        }
+        | changes,
+    )
+
+
+def weights_of(run) -> dict[str, torch.Tensor]:
+    tensors = read_tensors(run.path / "model.safetensors")[0]
+    return {name: value for name, value in tensors.items() if name.startswith("backbone.")}
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """Return a run of a preset with settings of its own, the channels of the data not among them."""
+    overrides = {**small().model_overrides, "alpha": 7.0}
+    config = small(epochs=1, image_size=12, model_overrides=overrides)
+    return train(config, tmp_path_factory.mktemp("ours"), runtime=QUIET)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    config = small(
+        PLAIN, model="auto", start="vit_tiny_patch16_224", pretrained=False, model_overrides=TIMM
+    )
+    run = train(config, tmp_path_factory.mktemp("foreign"), runtime=QUIET)
+    # As a conversion would that saw data: not what the settings say.
+    attention = run.method.backbone.blocks[0].attn
+    assert torch.equal(attention.alpha, torch.full_like(attention.alpha, 3.0))
+    return run
+
+
+def test_the_settings_of_the_first_run_are_taken_with_its_weights(ours, tmp_path):
+    config = follow(ours)
+    second = train(config, tmp_path, runtime=QUIET)
+    assert second.config.train.model == "lrformer_digits"
+    assert second.config.train.model_overrides == ours.config.train.model_overrides
+    assert second.config.img_size == 12
+    for name, value in weights_of(ours).items():
+        assert_close(weights_of(second)[name], value, 1e-4)
+    # The same call goes on with the same run.
+    assert train(config, tmp_path, runtime=QUIET).config == second.config
+
+
+def test_what_the_second_run_sets_wins(ours, tmp_path):
+    config = follow(ours, image_size=16, model_overrides={"alpha": 5.0})
+    second = train(config, tmp_path, runtime=QUIET)
+    assert second.config.img_size == 16
+    assert second.config.train.model_overrides == {
+        **ours.config.train.model_overrides,
+        "alpha": 5.0,
+    }
+    alphas = {float(v.mean()) for n, v in weights_of(second).items() if n.endswith(".alpha")}
+    assert alphas == {5.0}
+
+
+def test_a_model_of_timm_is_taken_as_it_is_also_from_a_run_of_a_run(foreign, tmp_path):
+    second = train(follow(foreign), tmp_path / "second", runtime=QUIET)
+    third = train(follow(second), tmp_path / "third", runtime=QUIET)
+    for run in (second, third):
+        assert run.config.backbone == foreign.config.backbone
+        assert run.config.train.model == "start"
+        for name, value in weights_of(foreign).items():
+            assert_close(weights_of(run)[name], value, 1e-4)
+    raw = np.zeros((2, 8, 8, 1), np.uint8)
+    loaded = load_run(third.path)
+    assert torch.equal(loaded.predict(raw).logits, third.predict(raw).logits)
+
+
+def test_alphas_that_are_not_those_of_the_settings_come_along(foreign, tmp_path):
+    folder = tmp_path / "changed"
+    config = dataclasses.replace(foreign.config.train, seed=1)
+    changed = train(config, folder, runtime=QUIET)
+    from lrformer.training.run_folder import save_method
+
+    with torch.no_grad():
+        changed.method.backbone.blocks[0].attn.alpha.mul_(2)
+    save_method(folder, changed.method)
+    second = train(follow(changed), tmp_path / "second", runtime=QUIET)
+    alpha = weights_of(second)["backbone.blocks.0.attn.alpha"]
+    assert torch.equal(alpha, torch.full_like(alpha, 6.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_overrides": {"depth": 2}}, r"depth \(2\) cannot be set: .* a model of timm"),
+        ({"image_size": 32}, r"image_size \(32\) cannot be set: .* images of 16 pixels"),
+    ],
+)
+def test_a_foreign_model_is_not_changed(foreign, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        train(follow(foreign, **changes), tmp_path / "new", runtime=QUIET)
+    assert not (tmp_path / "new").exists()
+
+
+def test_data_with_other_channels_and_a_missing_run_are_named(foreign, tmp_path):
+    generator = np.random.default_rng(0)
+    for split in ("train", "test"):
+        images = generator.integers(0, 256, (20, 8, 8, 3), np.uint8)
+        np.save(tmp_path / f"{split}-x.npy", images)
+        np.save(tmp_path / f"{split}-y.npy", np.arange(20) % 2)
+    config = follow(foreign, data=str(tmp_path), classes=None, batch_size=4)
+    with pytest.raises(ConfigError, match=r"has 3 channels, but the model of .* takes 1"):
+        train(config, tmp_path / "new", runtime=QUIET)
+    with pytest.raises(ConfigError, match=r"model \('start'\) needs a run to start from"):
+        train(small(model="start", model_overrides={}), tmp_path / "new", runtime=QUIET)
+    assert not (tmp_path / "new").exists()
