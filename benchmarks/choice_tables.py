@@ -29,16 +29,14 @@ def decay_table(ablation: TableRecord | None) -> str:
 
 def temperature_table(one: TableRecord | None, grown: TableRecord | None) -> str:
     """Return what a temperature by variance changes: the same weights with one for all inputs, and with it."""
-    twins = {
-        run.seed: run
-        for run in (grown.runs if grown is not None else ())
-        if run.row == "lrformer_gp_variance" and run.is_finished
-    }
     found = [
         line
         for run in (one.runs if one is not None else ())
-        if run.row == "lrformer_gp" and run.is_finished and run.seed in twins
-        for line in (("one for all inputs", run), ("by variance", twins[run.seed]))
+        for twin in (grown.runs if grown is not None else ())
+        if run.is_finished
+        and run.training.get("weights_of") == twin.row == "lrformer_gp_variance"
+        and (run.seed, run.variant) == (twin.seed, twin.variant)
+        for line in (("one for all inputs", run), ("by variance", twin))
     ]
     if not found:
         return "Not measured yet."

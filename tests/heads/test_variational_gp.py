@@ -64,12 +64,17 @@ def test_the_loss_equals_gpytorchs_negative_lower_bound(batch: int) -> None:
     assert_close(gp.elbo_loss(x, y), expected, 1e-6)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-8), (torch.float32, 1e-3)])
-def test_marginals_divergence_and_their_gradients_equal_gpytorchs(dtype, tolerance) -> None:
+def test_marginals_divergence_and_their_gradients_equal_gpytorchs(dtype, tolerance, offset) -> None:
     gp = head().to(dtype).train()
-    # Off the origin, where differences of squares lose digits; some far from every inducing point.
+    with torch.no_grad():
+        gp._strategy.inducing_points.add_(offset)
+    # Far off the origin differences of squares lose digits; some inputs are far from every inducing point.
     x = (
-        3 + torch.randn(30, 2, dtype=dtype) * torch.linspace(0.1, 5, 30, dtype=dtype)[:, None]
+        3
+        + torch.randn(30, 2, dtype=dtype) * torch.linspace(0.1, 5, 30, dtype=dtype)[:, None]
+        + offset
     ).requires_grad_()
     wanted = [x, *gp.parameters()]
     weights = torch.randn(2, 30, 3, dtype=dtype)
@@ -85,6 +90,44 @@ def test_marginals_divergence_and_their_gradients_equal_gpytorchs(dtype, toleran
         (*ours, *gradients(*ours)), (*theirs, *gradients(*theirs)), strict=True
     ):
         assert_close(mine, reference, tolerance)
+
+
+def test_autocast_and_a_wider_head_do_not_round_the_marginals() -> None:
+    gp = head().float().eval()
+    x = torch.randn(20, 2)
+    plain = gp.marginals(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        under_autocast = gp.marginals(x)
+    wide = gp.double().marginals(x)
+    for before, same, wider in zip(plain, under_autocast, wide, strict=True):
+        assert torch.equal(before, same)
+        assert wider.dtype == torch.float64
+        # But for the jitter, which is smaller in float64.
+        assert_close(before.double(), wider, 1e-2)
+
+
+def test_points_that_coincide_and_a_kernel_that_is_flat_stay_finite() -> None:
+    gp = head().float().train()
+    with torch.no_grad():
+        gp._strategy.inducing_points.copy_(torch.ones(4, 2))
+        gp.gp.covar_module.base_kernel.lengthscale = 1e4
+        gp.gp.covar_module.outputscale = 1e4
+        # So sure that rounding makes a variance at the points negative.
+        gp._strategy._variational_distribution.chol_variational_covar.mul_(1e-3)
+    x = torch.ones(5, 2, requires_grad=True)
+    mean, variance = gp.marginals(x)
+    assert bool((variance > 0).all())
+    gp.elbo_loss(x, torch.tensor([0, 1, 2, 0, 1])).backward()
+    assert mean.isfinite().all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in gp.parameters())
+
+
+def test_setting_the_points_again_starts_again_at_the_prior() -> None:
+    gp = head()
+    gp.initialize(torch.randn(4, 2, dtype=torch.float64), length_scale=1.0, num_data=50)
+    mean, root = gp._posterior()
+    assert mean.abs().max() < 0.01
+    assert_close(root, torch.eye(4, dtype=torch.float64).expand_as(root), 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -49,26 +49,27 @@ def test_a_temperature_scales_what_has_the_units_of_logits() -> None:
     assert scaled.samples is None
 
 
-def overconfident(num: int = 6000) -> tuple[Predictive, torch.Tensor]:
-    """Return logits that are 1.5 sqrt(1 + 2 variance) times too long, and labels of the right ones."""
+def overconfident(num: int = 6000, unit: float = 1.0) -> tuple[Predictive, torch.Tensor]:
+    """Return logits that are 1.5 sqrt(1 + 2 variance / unit) times too long, and labels of the right ones."""
     generator = torch.Generator().manual_seed(0)
     variance = 8 * torch.rand(num, generator=generator).double().square()
     truth = 2 * torch.randn(num, 5, generator=generator).double()
     y = torch.multinomial(truth.softmax(-1), 1, generator=generator)[:, 0]
     logits = truth * (1.5 * (1 + 2 * variance).sqrt()[:, None])
-    return Predictive(logits=logits, variance=variance), y
+    return Predictive(logits=logits, variance=unit * variance), y
 
 
 def loss_of(predictive: Predictive, y: torch.Tensor) -> float:
     return torch.nn.functional.nll_loss(predictive.log_probs, y).item()
 
 
-def test_a_temperature_by_variance_doubts_where_the_variance_says_so() -> None:
-    validation, y = overconfident()
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+def test_a_temperature_by_variance_doubts_where_the_variance_says_so(unit: float) -> None:
+    validation, y = overconfident(unit=unit)
     plain, grown = fit_temperature(validation, y), fit_temperature(validation, y, by_variance=True)
     assert plain.variance_slope == 0
     # On a grid of factors of two.
-    assert 1.2 < grown.variance_slope < 3.2
+    assert 1.2 < grown.variance_slope * unit < 3.2
     assert grown.value == pytest.approx(1.5, rel=0.25)
     assert loss_of(grown(validation), y) < loss_of(plain(validation), y) - 0.02
     others = [
@@ -79,15 +80,49 @@ def test_a_temperature_by_variance_doubts_where_the_variance_says_so() -> None:
     assert torch.equal(grown(validation).logits.argmax(-1), validation.logits.argmax(-1))
 
 
-def test_a_variance_that_says_nothing_is_left_out() -> None:
-    validation, y = overconfident()
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
-    assert validation.variance is not None
-    shuffled = Predictive(logits=validation.logits, variance=validation.variance[order])
-    slope = fit_temperature(shuffled, y, by_variance=True).variance_slope
-    assert slope * shuffled.variance.mean() < 0.1
-    none_at_all = Predictive(logits=validation.logits, variance=torch.zeros(len(y)))
-    assert fit_temperature(none_at_all, y, by_variance=True).variance_slope == 0
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("num", [150, 2000])
+def test_a_variance_that_says_nothing_is_left_out(num: int, spread: float) -> None:
+    slopes = []
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        truth = 2 * torch.randn(num, 5, generator=generator).double()
+        y = torch.multinomial(truth.softmax(-1), 1, generator=generator)[:, 0]
+        variance = 0.3 * (spread * torch.randn(num, generator=generator).double()).exp()
+        validation = Predictive(logits=1.5 * truth, variance=variance)
+        slopes.append(fit_temperature(validation, y, by_variance=True).variance_slope)
+    # By chance one in twenty passes the test of the likelihood ratio.
+    assert sum(slope > 0 for slope in slopes) <= 1
+    if spread == 0:
+        assert set(slopes) == {0.0}
+
+
+def test_no_slope_reaches_beyond_the_largest_temperature() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 50 * torch.randn(500, 5, generator=generator).double()
+    variance = torch.rand(500, generator=generator).double()
+    fitted = fit_temperature(
+        Predictive(logits=logits, variance=variance),
+        torch.randint(5, (500,), generator=generator),
+        by_variance=True,
+    )
+    assert fitted.value * (1 + fitted.variance_slope * variance.mean()) ** 0.5 < 100.1
+    assert fitted.variance_slope == 0
+
+
+def test_variances_and_slopes_that_mean_nothing_are_refused() -> None:
+    y = torch.tensor([0, 1])
+    for broken in (float("nan"), float("inf")):
+        validation = Predictive(logits=torch.randn(2, 3), variance=torch.tensor([1.0, broken]))
+        with pytest.raises(ConfigError, match="variances that are not finite"):
+            fit_temperature(validation, y, by_variance=True)
+    zero = Predictive(logits=torch.randn(2, 3), variance=torch.zeros(2))
+    assert fit_temperature(zero, y, by_variance=True).variance_slope == 0
+    for slope in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=r"variance_slope \("):
+            Temperature(value=1.0, variance_slope=slope)
+    with pytest.raises(ConfigError, match=r"value \(0.0\)"):
+        Temperature(value=0.0)
 
 
 def test_a_growing_temperature_divides_samples_and_means_of_classes_alike() -> None:

@@ -145,10 +145,16 @@ def test_a_temperature_by_variance_stands_beside_one_for_all_inputs_of_the_same_
     pages, tmp_path
 ):
     write(tmp_path, "main", {"lrformer_gp": [0.3]})
-    beside = tmp_path / "cifar10-main-temperature.json"
-    (tmp_path / "cifar10-main.json").rename(beside)
-    assert made(pages, "result-temperature") == "Not measured yet."
+    path, beside = tmp_path / "cifar10-main.json", tmp_path / "cifar10-main-temperature.json"
+    record = read_table_record(path, table="main", data="cifar10")
+    (one,) = record.runs
+    path.unlink()
     write(tmp_path, "main", {"lrformer_gp": [0.4], "lrformer_gp_variance": [0.2]})
+    for source in (None, "lrformer_gp", "lrformer_gp_variance"):
+        # Only of the same weights a difference is the temperature's.
+        assert made(pages, "result-temperature") == "Not measured yet."
+        run = dataclasses.replace(one, training={**one.training, "weights_of": source})
+        write_table_record(beside, dataclasses.replace(record, runs=(run,)))
     head, _, one, grown = made(pages, "result-temperature").splitlines()
     assert head.startswith("| temperature | NLL | ECE | ECE, equal mass | AUPR SVHN by entropy |")
     assert head.endswith("| mean confidence, SVHN | mean confidence, CIFAR-100 |")

@@ -1,6 +1,7 @@
 """A run that takes the weights of another ends where its own training would have ended."""
 
 import dataclasses
+import math
 import os
 import shutil
 from pathlib import Path
@@ -10,12 +11,15 @@ import torch
 
 from lrformer.core import ConfigError
 from lrformer.data import load_dataset
+from lrformer.evaluation.run_evaluation import _about
+from lrformer.methods import Temperature, posthoc
 from lrformer.methods.lrformer import LRFormerConfig
 from lrformer.methods.sngp import SNGPConfig
 from lrformer.training import load_run, running, train
-from lrformer.training.atomic_files import read_json, read_tensors
+from lrformer.training.atomic_files import read_json, read_tensors, write_json
 from lrformer.training.claim import first_difference
 from lrformer.training.refit import training_of
+from lrformer.training.splits import load_splits
 from tests.training.small import QUIET, small, weights
 
 FITTED = {"head": "fitted", "feature_scale": "calibrate", "num_random_features": 64}
@@ -48,7 +52,6 @@ def source(tmp_path_factory) -> Path:
         {"length_scale": 1.0, "ridge": 0.1},
         {"approximation": "monte_carlo", "num_samples": 3},
         {"likelihood": "softmax", "mean_field_factor": 3.0},
-        {"temperature_by_variance": True, "ridge": 0.1},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -64,6 +67,43 @@ def test_it_equals_to_the_bit_a_run_that_was_trained_anew(source, tmp_path, chan
         key: theirs[key] for key in theirs if key not in circumstances
     }
     assert load_run(tmp_path / "refitted").config == load_run(tmp_path / "anew").config
+
+
+def test_a_temperature_by_variance_reaches_predictions_metrics_and_words(
+    source, tmp_path, monkeypatch
+):
+    # The small model has little to gain by it.
+    monkeypatch.setattr(posthoc, "_LEAST_GAIN", -math.inf)
+    asked = config({**FITTED, "temperature_by_variance": True})
+    run = load_run(refit(asked, tmp_path / "grown", source).path)
+    slope = run.decision.variance_slope
+    assert slope > 0
+    temperature = Temperature(value=run.decision.temperature, variance_slope=slope)
+    _, val = load_splits(asked)
+    raw = run.predict(val.x[:], is_calibrated=False)
+    calibrated = run.predict(val.x[:])
+    assert torch.equal(calibrated.logits, temperature(raw).logits)
+    assert not torch.allclose(calibrated.logits, raw.logits / run.decision.temperature)
+    loss = torch.nn.functional.nll_loss(calibrated.log_probs, torch.from_numpy(val.y[:]))
+    assert metrics(run.path)["validation_calibrated"]["nll"] == pytest.approx(float(loss), rel=1e-4)
+    words = f"{run.decision.temperature:.4g} * sqrt(1 + {slope:.4g} * variance)"
+    assert _about(run, val, is_calibrated=True)["temperature"] == words
+    plain = load_run(source)
+    assert plain.decision.variance_slope == 0
+    assert "sqrt" not in _about(plain, val, is_calibrated=True)["temperature"]
+
+
+def test_a_decision_without_a_slope_is_one_from_before_and_a_wrong_slope_is_named(source, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(source, folder)
+    decision = read_json(folder / "decision.json")
+    del decision["variance_slope"]
+    write_json(folder / "decision.json", decision)
+    assert load_run(folder).decision.variance_slope == 0
+    for slope in (-1.0, math.inf):
+        write_json(folder / "decision.json", {**decision, "variance_slope": slope})
+        with pytest.raises(ConfigError, match=r"variance_slope \("):
+            load_run(folder)
 
 
 def test_a_chosen_length_scale_is_left_behind_with_the_process_that_had_it(source, tmp_path):

@@ -115,22 +115,21 @@ class VariationalGPHead(nn.Module):
                 "method, before training."
             )
         with without_autocast(features):
-            features = at_least_float32(features)
-            jitter, least = (
-                (JITTER, LEAST_VARIANCE)
-                if features.dtype != torch.float64
-                else (JITTER_IN_DOUBLE, LEAST_VARIANCE_IN_DOUBLE)
-            )
-            points = self._strategy.inducing_points.to(features.dtype)
+            points = at_least_float32(self._strategy.inducing_points)
+            dtype = torch.promote_types(features.dtype, points.dtype)
+            points, features = points.to(dtype), features.to(dtype)
+            is_double = dtype == torch.float64
+            jitter = JITTER_IN_DOUBLE if is_double else JITTER
+            least = LEAST_VARIANCE_IN_DOUBLE if is_double else LEAST_VARIANCE
             # In float64, where a kernel matrix and its jitter have no rounding that could make it indefinite.
             prior = self._kernel(points.double(), points.double())
             identity = torch.eye(self.num_inducing, dtype=prior.dtype, device=prior.device)
             factor = torch.linalg.cholesky_ex(prior + jitter * identity).L
             across = self._kernel(points, features).double()
-            whitened = torch.linalg.solve_triangular(factor, across, upper=False).to(features.dtype)
-            mean, root = (part.to(features.dtype) for part in self._posterior())
+            whitened = torch.linalg.solve_triangular(factor, across, upper=False).to(dtype)
+            mean, root = (part.to(dtype) for part in self._posterior())
             spread = (root.mT @ whitened).square().sum(-2) - whitened.square().sum(-2)
-            scale = self.gp.covar_module.outputscale.to(features.dtype).unsqueeze(-1)
+            scale = self.gp.covar_module.outputscale.to(dtype).unsqueeze(-1)
             variance = (scale + jitter + spread).clamp_min(least)
             logits = (
                 self.gp.mean_module.constant.unsqueeze(-1) + (mean.unsqueeze(-2) @ whitened)[:, 0]
@@ -150,7 +149,8 @@ class VariationalGPHead(nn.Module):
     def _posterior(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m m"]]:
         """Return mean and root of the covariance of the whitened values at the inducing points."""
         posterior = self._strategy._variational_distribution
-        return posterior.variational_mean, posterior.chol_variational_covar.tril()
+        mean, root = posterior.variational_mean, posterior.chol_variational_covar
+        return at_least_float32(mean), at_least_float32(root).tril()
 
     def _divergence(self) -> Float[Tensor, ""]:
         """Return the divergence of the whitened posterior from the standard normal, summed over the classes."""

@@ -13,6 +13,10 @@ from lrformer.heads import Predictive
 _LOG_TEMPERATURE_RANGE = (math.log(1e-2), math.log(1e2))
 # Of slope times mean variance; beyond the last the temperature is as good as proportional to the deviation.
 _SLOPES = tuple(2.0**power for power in range(-4, 7))
+# By which a slope has to lower the summed loss: half of the 95% point of chi-square with one degree of freedom.
+_LEAST_GAIN = 1.92
+# Of the logarithm of a temperature; the coarse one is enough to compare slopes.
+_FINE, _COARSE = 1e-6, 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,14 @@ class Temperature:
 
     value: float
     variance_slope: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value < math.inf:
+            raise ConfigError(f"value ({self.value}) must be positive, and finite.")
+        if not 0 <= self.variance_slope < math.inf:
+            raise ConfigError(
+                f"variance_slope ({self.variance_slope}) must not be negative, and finite."
+            )
 
     def __call__(self, predictive: Predictive) -> Predictive:
         """Return the prediction with logits and samples divided, and the variance by the square of `value`.
@@ -61,7 +73,8 @@ def fit_temperature(
     """Return the temperature of least negative log-likelihood on `validation`, which is held-out data.
 
     Args:
-        by_variance: whether it may grow with the posterior variance. The slope is then one of a few, or none at all.
+        by_variance: whether it may grow with the posterior variance. The slope is then one of a few, or none at all
+            where the likelihood would not tell it from none.
 
     One imagined input, whose label is any class with equal chance, counts with the others. Without it a
     model that makes no mistake on `validation` would be told to be certain of everything, far away too.
@@ -94,20 +107,30 @@ def fit_temperature(
         seen = torch.nn.functional.nll_loss(log_probs, y, reduction="sum")
         return float(seen - log_probs.mean())
 
-    def best_with(slope: float) -> Temperature:
-        def at(log_value: float) -> Temperature:
-            return Temperature(value=math.exp(log_value), variance_slope=slope)
+    def best_with(relative_slope: float, tolerance: float) -> Temperature:
+        # The range is that of the temperature at the mean variance, the same for every slope.
+        growth = math.sqrt(1 + relative_slope)
 
-        return at(_golden_section(lambda log_value: loss(at(log_value)), *_LOG_TEMPERATURE_RANGE))
+        def at(log_temperature: float) -> Temperature:
+            slope = relative_slope / mean_variance if relative_slope else 0.0
+            return Temperature(value=math.exp(log_temperature) / growth, variance_slope=slope)
 
-    slopes = [0.0]
-    if by_variance:
-        mean_variance = float(_posterior_variance(wide).mean())
-        slopes += [slope / mean_variance for slope in _SLOPES if mean_variance > 0]
-    return min((best_with(slope) for slope in slopes), key=loss)
+        return at(_golden_section(lambda x: loss(at(x)), *_LOG_TEMPERATURE_RANGE, tolerance))
+
+    mean_variance = float(_posterior_variance(wide).mean()) if by_variance else 0.0
+    if not math.isfinite(mean_variance):
+        raise ConfigError(
+            "validation has variances that are not finite; no temperature can grow with them."
+        )
+    plain = best_with(0.0, _FINE)
+    if mean_variance <= 0:
+        return plain
+    losses = {slope: loss(best_with(slope, _COARSE)) for slope in _SLOPES}
+    slope = min(losses, key=losses.__getitem__)
+    return best_with(slope, _FINE) if losses[slope] < loss(plain) - _LEAST_GAIN else plain
 
 
-def _golden_section(function, low: float, high: float, *, tolerance: float = 1e-6) -> float:
+def _golden_section(function, low: float, high: float, tolerance: float) -> float:
     """Return where a function with one minimum has it."""
     shrink = (math.sqrt(5) - 1) / 2
     left, right = high - shrink * (high - low), low + shrink * (high - low)

@@ -8,6 +8,7 @@
 - `log.jsonl`: one line for each epoch. `state/`: what an unfinished run needs to go on.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,10 @@ class Decision:
         check_kinds(type(self), vars(self))
         if not self.temperature > 0:
             raise ConfigError(f"temperature ({self.temperature}) must be positive.")
-        if not self.variance_slope >= 0:
-            raise ConfigError(f"variance_slope ({self.variance_slope}) must not be negative.")
+        if not 0 <= self.variance_slope < math.inf:
+            raise ConfigError(
+                f"variance_slope ({self.variance_slope}) must not be negative, and finite."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
