@@ -97,6 +97,14 @@ def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch,
         (["digits", "--epochs", "2", "--warmup-epochs", "3"], "None is a tenth of them"),
         (["digits", "--model", "certified_digits"], "--method deterministic"),
         (["digits", "--attention", "dot_product"], "--method deterministic"),
+        (["digits", "--model", "lrformer_digits", "--from", "vit_tiny_patch16_224"], "two models"),
+        (["digits", "--from", "runs/nowhere"], "start ('runs/nowhere') is no folder"),
+        (
+            ["digits", "--method-option", "head=linear"]
+            + ["--method-option", "temperature_by_variance=true"],
+            "temperature_by_variance needs a variance",
+        ),
+        (["digits", "--method", "due", "--method-option", "num_samples=0"], "num_samples (0) must"),
     ],
 )
 def test_a_wrong_name_is_one_line_and_exit_code_two(

@@ -1,6 +1,7 @@
 """A run that starts from another takes its model too, unless it names one."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from lrformer.core import ConfigError
 from lrformer.training import load_run, train
 from lrformer.training.atomic_files import read_tensors
 from tests.tolerance import assert_close
-from tests.training.small import PLAIN, QUIET, small
+from tests.training.small import PLAIN, QUIET, small, weights
+from tests.training.test_resume import interrupt, stop_at
 
 TIMM = {"depth": 1, "img_size": 16, "patch_size": 8, "embed_dim": 48, "alpha": 3.0}
 
@@ -128,6 +130,63 @@ def test_data_with_other_channels_and_a_missing_run_are_named(foreign, tmp_path)
     config = follow(foreign, data=str(tmp_path), classes=None, batch_size=4)
     with pytest.raises(ConfigError, match=r"has 3 channels, but the model of .* takes 1"):
         train(config, tmp_path / "new", runtime=QUIET)
-    with pytest.raises(ConfigError, match=r"model \('start'\) needs a run to start from"):
+    with pytest.raises(ConfigError, match="unknown model 'start'"):
         train(small(model="start", model_overrides={}), tmp_path / "new", runtime=QUIET)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"start": "runs/nowhere"}, r"start \('runs/nowhere'\) is no folder"),
+        ({"start": ""}, r"start \(''\) is no folder"),
+        ({"pretrained": False}, "pretrained is off, and start"),
+        ({"image_size": 0}, r"img_size \(0\) must be at least 1"),
+    ],
+)
+def test_what_cannot_be_a_start_is_said_before_anything_is_made(ours, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        train(follow(ours, **changes), tmp_path / "new", runtime=QUIET)
+    assert not (tmp_path / "new").exists()
+
+
+def test_colours_for_a_grey_model_are_named(ours, tmp_path):
+    generator = np.random.default_rng(0)
+    for split in ("train", "test"):
+        np.save(tmp_path / f"{split}-x.npy", generator.integers(0, 256, (20, 8, 8, 3), np.uint8))
+        np.save(tmp_path / f"{split}-y.npy", np.arange(20) % 2)
+    config = follow(ours, data=str(tmp_path), classes=None, batch_size=4)
+    with pytest.raises(ConfigError, match=r"has 3 channels, but the model of .* takes 1"):
+        train(config, tmp_path / "new", runtime=QUIET)
+
+
+@pytest.mark.parametrize("kind", ["ours", "foreign"])
+def test_once_it_has_weights_a_run_does_not_need_the_one_it_started_from(
+    kind, request, tmp_path, monkeypatch
+):
+    first = request.getfixturevalue(kind)
+    shutil.copytree(first.path, tmp_path / "first")
+    monkeypatch.chdir(tmp_path)
+    config = follow(first, start="first", method="lrformer", epochs=2, lr=1e-2)
+    config = dataclasses.replace(config, method_overrides={"num_random_features": 32})
+    whole = train(config, "whole", runtime=QUIET)
+    with monkeypatch.context() as patched:
+        stop_at(patched, 5, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, "begun", runtime=QUIET)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    # From another place, and under another name for the same folder.
+    train(dataclasses.replace(config, start="../first"), "../whole", runtime=QUIET)
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree("first")
+    assert train(config, "whole", runtime=QUIET).config == whole.config
+    train(config, "begun", runtime=QUIET)
+    assert weights(tmp_path / "begun") == weights(tmp_path / "whole")
+    overrides = {**config.method_overrides, "ridge": 3.0}
+    asked = dataclasses.replace(whole.config.train, method_overrides=overrides)
+    refitted = train(asked, "refitted", runtime=QUIET, weights_of="whole")
+    for name, value in weights_of(whole).items():
+        assert torch.equal(weights_of(refitted)[name], value)
+    with pytest.raises(ConfigError, match="'first' is neither a folder nor a model of timm"):
+        train(config, "new", runtime=QUIET)

@@ -172,14 +172,20 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Train a model on DATA and keep it, with its posterior and its threshold, in the folder OUT."""
+    from lrformer.core import ConfigError
     from lrformer.recipes import seeded_runs
     from lrformer.recipes.optimization import shortened
     from lrformer.training import RuntimeConfig
     from lrformer.training import train as run_training
+    from lrformer.training.backbone import is_timm_name
 
     config = _begin(recipe, data, method)
     if epochs is not None:
         config = shortened(config, epochs)  # with a warm-up that fits, unless one is given
+    if model is not None and is_timm_name(start):
+        raise ConfigError(
+            f"--model ({model}) and --from ({start}) name two models; leave out one of them."
+        )
     overrides = {**config.model_overrides, **parse_options(model_option, "--model-option")}
     named = {"attention": attention, "alpha": alpha}
     overrides |= {name: value for name, value in named.items() if value is not None}
@@ -301,6 +307,6 @@ def report_run(folder: Path, run: Any) -> None:
     figures = read_json(folder / "metrics.json")["training"]["validation_calibrated"]
     typer.echo(
         f"{folder}: validation accuracy {figures['accuracy']:.2%}, nll {figures['nll']:.4f}, "
-        f"ece {figures['ece']:.4f}; temperature {describe_temperature(run.decision)}, "
+        f"ece {figures['ece']:.4f}; temperature {describe_temperature(run)}, "
         f"{run.decision.score} threshold {run.threshold:.4f}"
     )

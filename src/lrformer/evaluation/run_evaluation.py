@@ -25,8 +25,9 @@ from lrformer.evaluation.run_data import (
     parse_corruptions,
 )
 from lrformer.training import Run, load_run
+from lrformer.training.atomic_files import read_json
 from lrformer.training.journal import read_log
-from lrformer.training.run_folder import describe_temperature
+from lrformer.training.run_folder import METRICS_FILE, describe_temperature
 
 
 def choose_device(device: str) -> torch.device:
@@ -149,6 +150,15 @@ def evaluate_run(
     return Results(scores=scores, test=known, ood=outside, gallery=gallery, history=history)
 
 
+def _weights_before(run: Run) -> str:
+    """Return where the weights of a run come from that it did not train."""
+    path = run.path / METRICS_FILE
+    training = read_json(path).get("training", {}) if path.is_file() else {}
+    if "weights_of" in training:
+        return f"the weights of {training['weights_of']}, refitted"
+    return run.config.train.start or "random weights"
+
+
 def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:
     """Return what a reader wants to know first of what was run, then everything else."""
     train = run.config.train
@@ -159,7 +169,7 @@ def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:
         "run": run.path.resolve().name,
         "method": train.method,
         "model": train.model,
-        "started from": train.start or "random weights",
+        "started from": _weights_before(run),
         "data": train.data,
         "evaluated on": test.name
         if not test.name.endswith("/val")
@@ -167,7 +177,7 @@ def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:
         "epochs": train.epochs,
         "seed": train.seed,
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",
-        "temperature": f"{describe_temperature(run.decision)}{'' if is_calibrated else ' (left out)'}",
+        "temperature": f"{describe_temperature(run)}{'' if is_calibrated else ' (left out)'}",
         "threshold": f"{run.decision.score} <= {run.decision.threshold:.6g} counts as known "
         f"(keeps {run.decision.true_positive_rate:.0%} of the validation set)",
         "software": f"lrformer {__version__}, torch {torch.__version__}, Python "

@@ -1,5 +1,6 @@
 """The head of DUE: a sparse variational Gaussian process with one RBF kernel per class (gpytorch)."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -43,11 +44,14 @@ class VariationalGPHead(nn.Module):
     ) -> None:
         super().__init__()
         num_inducing = num_classes if num_inducing is None else num_inducing
-        if num_inducing < 1 or num_samples < 1 or num_train_samples < 1:
-            raise ConfigError(
-                f"num_inducing ({num_inducing}), num_samples ({num_samples}) and "
-                f"num_train_samples ({num_train_samples}) must be at least 1."
-            )
+        counts = {
+            "num_inducing": num_inducing,
+            "num_samples": num_samples,
+            "num_train_samples": num_train_samples,
+        }
+        for name, value in counts.items():
+            if value < 1:
+                raise ConfigError(f"{name} ({value}) must be at least 1.")
         self.num_inducing = num_inducing
         self.num_train_samples = num_train_samples
         self.num_samples = num_samples
@@ -200,7 +204,10 @@ def _read_loaded_state(head: nn.Module, _: object) -> None:
 
 def _build_gp(inducing_points: Tensor, num_classes: int) -> nn.Module:
     """Return DUE's Gaussian process: constant mean, scaled RBF and Cholesky posterior for each class."""
-    gpytorch = require_extra("gpytorch", extra="due")
+    with warnings.catch_warnings():
+        # What it imports is compiled by torch.jit, which torch tells its users to leave.
+        warnings.simplefilter("ignore", FutureWarning)
+        gpytorch = require_extra("gpytorch", extra="due")
     shape = torch.Size([num_classes])
 
     class IndependentGP(gpytorch.models.ApproximateGP):

@@ -44,6 +44,10 @@ class LRFormerConfig(RandomFeatureGPConfig):
                 f"choose_length_scale needs head='fitted' (it is '{self.head}') and "
                 f"feature_scale='calibrate' (it is '{self.feature_scale}')."
             )
+        if self.temperature_by_variance and self.head == "linear":
+            raise ConfigError(
+                "temperature_by_variance needs a variance, which head='linear' does not have; take 'gp' or 'fitted'."
+            )
         if self.spectral_bound is not None and not self.spectral_bound > 0:
             raise ConfigError(
                 f"spectral_bound ({self.spectral_bound}) must be positive, or None for no bound."

@@ -26,6 +26,7 @@ from lrformer.data.scaling import fit_square
 from lrformer.heads import Predictive
 from lrformer.heads.laplace_posterior import LaplacePosterior
 from lrformer.methods import AbstentionRule, Method, Temperature
+from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.atomic_files import (
     WAY_OUT_OF_CONFIG,
     WAY_OUT_OF_DAMAGE,
@@ -172,11 +173,14 @@ def as_temperature(decision: Decision) -> Temperature:
     return Temperature(value=decision.temperature, variance_slope=decision.variance_slope)
 
 
-def describe_temperature(decision: Decision) -> str:
+def describe_temperature(run: Run) -> str:
     """Return the temperature in words: one number, or how it grows with the variance."""
-    if not decision.variance_slope:
-        return f"{decision.temperature:.4g}"
-    return f"{decision.temperature:.4g} * sqrt(1 + {decision.variance_slope:.4g} * variance)"
+    value, slope = f"{run.decision.temperature:.4g}", run.decision.variance_slope
+    if slope:
+        return f"{value} * sqrt(1 + {slope:.4g} * variance)"
+    if isinstance(run.method, GaussianProcessMethod) and run.method.fits_temperature_by_variance:
+        return f"{value} (for any variance: no gain on validation by a slope)"
+    return value
 
 
 def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Tensor, "b ..."]:

@@ -53,7 +53,12 @@ from lrformer.training.splits import (
     training_batches,
     validation_batches,
 )
-from lrformer.training.start import backbone_factory, record_backbone, take_model_of_start
+from lrformer.training.start import (
+    backbone_factory,
+    record_backbone,
+    run_in_place_of_start,
+    take_model_of_start,
+)
 from lrformer.training.state import remove_state, state_path
 from lrformer.training.validation import describe_predictions, fit_decision, predict_split
 
@@ -87,14 +92,16 @@ def train(
     """
     runtime = runtime or RuntimeConfig()
     folder = Path(out)
-    config = take_model_of_start(config)
+    source = None if weights_of is None else Path(weights_of)
+    known = run_in_place_of_start(config, source or folder)
+    config = take_model_of_start(config, known)
     accelerator = start_accelerator(runtime.device)
     with accelerator.main_process_first():
         train_split, val_split = load_splits(config)
     config = resolve(config, train_split)
     check_batch_size(config, train_split, world_size=accelerator.num_processes)
     seed_everything(config.seed)
-    method, record, img_size = _create(config, train_split)
+    method, record, img_size = _create(config, train_split, known)
     check_length_scale(method, train_split)
     run_config = RunConfig(
         train=config,
@@ -104,14 +111,14 @@ def train(
         std=train_split.std,
         img_size=img_size,
     )
-    if weights_of is not None:
-        check_weights_of(Path(weights_of), run_config)
+    if source is not None:
+        check_weights_of(source, run_config)
     with accelerator.main_process_first():
         claim_folder(folder, run_config)
     # A damaged file that was deleted, as its error says, is made anew with the rest.
     if is_finished(folder) and is_whole(folder):
         return load_run(folder, device=accelerator.device)
-    if weights_of is not None and state_path(folder).is_file():
+    if source is not None and state_path(folder).is_file():
         raise ConfigError(
             f"{folder} holds a training of its own that is not finished; go on with it by its train command, or "
             "choose another folder."
@@ -135,7 +142,6 @@ def train(
         ),
         val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
     )
-    source = None if weights_of is None else Path(weights_of)
     with sole_process(folder) if accelerator.is_main_process else nullcontext():
         if source is None:
             training.run()
@@ -164,16 +170,18 @@ def resolve(config: TrainConfig, split: Split) -> TrainConfig:
     return resolve_model(config, split)
 
 
-def _create(config: TrainConfig, split: Split) -> tuple[Method, BackboneRecord, int | None]:
+def _create(
+    config: TrainConfig, split: Split, known: RunConfig | None
+) -> tuple[Method, BackboneRecord, int | None]:
     """Return the method with its first weights, the record of its backbone and its image size."""
-    make = backbone_factory(config, split)
+    make = backbone_factory(config, split, known)
     built: list[tuple[BackboneRecord, int | None]] = []
 
     def make_and_describe() -> nn.Module:
         backbone = make()
         if not built:
             size = backbone_img_size(backbone) if split.is_image else None
-            built.append((record_backbone(backbone, config), size))
+            built.append((record_backbone(backbone, config, known), size))
         return backbone
 
     method = create_method(

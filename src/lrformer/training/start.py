@@ -22,72 +22,141 @@ from lrformer.training.backbone import (
 )
 from lrformer.training.config import TrainConfig
 from lrformer.training.opening import load
-from lrformer.training.run_folder import CONFIG_FILE, KIND, Run, RunConfig, read_run_config
+from lrformer.training.run_folder import (
+    CONFIG_FILE,
+    KIND,
+    Run,
+    RunConfig,
+    is_finished,
+    read_run_config,
+)
+from lrformer.training.state import state_path
 
 
-def take_model_of_start(config: TrainConfig) -> TrainConfig:
+def run_in_place_of_start(config: TrainConfig, folder: Path) -> RunConfig | None:
+    """Return the run in `folder` where it has weights of its own and its start is gone, or None where that is needed.
+
+    A run that goes on, is finished or gives its weights to a refitted one does not need the run it started from.
+    """
+    start = config.start
+    if start is None or Path(start).expanduser().is_dir():
+        return None
+    if not (is_run(folder) and (is_finished(folder) or state_path(folder).is_file())):
+        return None
+    there = read_run_config(folder)
+    # What a run stores of a folder is its whole path, so that the name of a timm model is never taken for one.
+    is_same = there.train.start == _absolute(start)
+    return there if is_same or (there.train.start == start and not is_timm_name(start)) else None
+
+
+def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> TrainConfig:
     """Return `config` with the model of the run that it starts from, where it leaves the model open.
 
     Of one of our models the settings are taken, and what `config` sets wins. A model of timm is taken as it is.
+
+    Args:
+        known: what `run_in_place_of_start` returned.
     """
-    if config.model != "auto" or config.start is None or is_timm_name(config.start):
+    there = known
+    if there is not None:
+        config = dataclasses.replace(config, start=there.train.start)
+    elif config.start is None or is_timm_name(config.start):
         return config
-    folder = Path(config.start)
-    record = read_json(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else None
-    if not isinstance(record, dict) or record.get("kind") != KIND:
+    else:
+        folder = _folder_to_start_from(config)
+        config = dataclasses.replace(config, start=str(folder))
+        there = read_run_config(folder) if is_run(folder) else None
+    if there is None or config.model != "auto":
         return config
-    there = read_run_config(folder)
     if there.backbone.family == "preset":
         settings = dict(there.train.model_overrides)
-        if config.image_size is not None:
+        size = config.image_size
+        if size is not None:
             settings.pop("img_size", None)
         return dataclasses.replace(
             config,
             model=there.train.model,
             model_overrides={**settings, **config.model_overrides},
-            image_size=config.image_size or there.train.image_size,
+            image_size=there.train.image_size if size is None else size,
         )
     if config.model_overrides or config.image_size not in (None, there.img_size):
         changes = {"image_size": config.image_size, **config.model_overrides}
         name, value = next(item for item in reversed(changes.items()) if item[1] is not None)
         raise ConfigError(
-            f"{name} ({value!r}) cannot be set: {folder} holds a model of {there.backbone.family}, which is taken as it "
-            f"is, with images of {there.img_size} pixels. Leave it out, or start from that package's model."
+            f"{name} ({value!r}) cannot be set: {config.start} holds a model of {there.backbone.family}, which is taken "
+            f"as it is, with images of {there.img_size} pixels. Leave it out, or start from that package's model."
         )
     return dataclasses.replace(config, model=MODEL_OF_START, image_size=there.img_size)
 
 
-def backbone_factory(config: TrainConfig, split: Split) -> Callable[[], nn.Module]:
-    """Return what makes the backbones of a run, each with the weights that it starts from."""
-    there = _run_to_start_from(config)
-    if there is not None and there.channels != split.x.shape[-1]:
-        raise ConfigError(
-            f"{split.name} has {split.x.shape[-1]} channels, but the model of {config.start} takes {there.channels}; "
-            f"of image files channels={there.channels} (--channels) makes as many."
-        )
+def is_run(folder: Path) -> bool:
+    """Return whether `folder` holds a run, finished or not, and not a saved model."""
+    path = folder / CONFIG_FILE
+    record = read_json(path) if path.is_file() else None
+    return isinstance(record, dict) and record.get("kind") == KIND
+
+
+def backbone_factory(
+    config: TrainConfig, split: Split, known: RunConfig | None = None
+) -> Callable[[], nn.Module]:
+    """Return what makes the backbones of a run, each with the weights that it starts from.
+
+    Args:
+        known: a run whose weights will be put there anyway; then nothing is read from the start.
+    """
+    if known is not None:
+        return known.backbone.build
+    if config.start is None or is_timm_name(config.start):
+        return lambda: create_backbone(config, split)
+    folder = Path(config.start)
+    there = read_run_config(folder) if is_run(folder) else None
+    if there is not None and split.is_image and "in_chans" not in config.model_overrides:
+        _check_channels(there, config, split)
+    taken = there.backbone if config.model == MODEL_OF_START and there is not None else None
 
     def make() -> nn.Module:
-        backbone = create_backbone(config, split) if there is None else there.backbone.build()
-        if config.start is not None and not is_timm_name(config.start):
-            copy_backbone(Path(config.start), backbone, with_alpha=there is not None)
+        backbone = create_backbone(config, split) if taken is None else taken.build()
+        copy_backbone(folder, backbone, with_alpha=taken is not None)
         return backbone
 
     return make
 
 
-def record_backbone(backbone: nn.Module, config: TrainConfig) -> BackboneRecord:
+def record_backbone(
+    backbone: nn.Module, config: TrainConfig, known: RunConfig | None = None
+) -> BackboneRecord:
     """Return the record of a backbone that `backbone_factory` made."""
-    there = _run_to_start_from(config)
-    return describe_backbone(backbone, config) if there is None else there.backbone
+    if known is not None:
+        return known.backbone
+    if config.model == MODEL_OF_START:
+        return read_run_config(Path(config.start or "")).backbone
+    return describe_backbone(backbone, config)
 
 
-def _run_to_start_from(config: TrainConfig) -> RunConfig | None:
-    """Return the run whose model is taken as it is, or None if `config` names one of ours or timm's."""
-    if config.model != MODEL_OF_START:
-        return None
-    if config.start is None:
-        raise ConfigError(f"model ('{MODEL_OF_START}') needs a run to start from: start (--from).")
-    return read_run_config(Path(config.start))
+def _folder_to_start_from(config: TrainConfig) -> Path:
+    folder = Path(_absolute(config.start or ""))
+    if not config.start or not folder.is_dir():
+        raise ConfigError(
+            f"start ('{config.start}') is no folder; give that of a run, or the name of a timm model (--from)."
+        )
+    if not config.pretrained:
+        raise ConfigError(
+            f"pretrained is off, and start ({folder}) is a folder, whose weights are taken; leave out one of them "
+            "(--no-pretrained or --from)."
+        )
+    return folder
+
+
+def _absolute(start: str) -> str:
+    return str(Path(start).expanduser().resolve())
+
+
+def _check_channels(there: RunConfig, config: TrainConfig, split: Split) -> None:
+    if there.channels != split.x.shape[-1]:
+        raise ConfigError(
+            f"{split.name} has {split.x.shape[-1]} channels, but the model of {config.start} takes {there.channels}; "
+            f"of image files channels={there.channels} (--channels) makes as many."
+        )
 
 
 def copy_backbone(folder: Path, target: nn.Module, *, with_alpha: bool = False) -> None:
@@ -112,8 +181,15 @@ def copy_backbone(folder: Path, target: nn.Module, *, with_alpha: bool = False) 
             there = f"has shape {tuple(found[name].shape)}" if name in found else "is missing"
             raise ConfigError(
                 f"{folder} cannot start this model: '{name}' of shape {tuple(value.shape)} {there} "
-                "there; take the same model and the same overrides."
+                f"there; {_way_out(loaded)}"
             )
     # Alpha belongs to the new run's settings, not to the old weights, unless the model has no settings but the old.
     kept = {name: wanted[name] for name in wanted if name.rpartition(".")[2] == "alpha"}
     target.load_state_dict({**found, **({} if with_alpha else kept)})
+
+
+def _way_out(loaded: Any) -> str:
+    """Return what helps against weights that do not fit."""
+    if isinstance(loaded, Run):
+        return "name neither a model nor a recipe, which names one, and no size of it: then that of the run is taken."
+    return "of a saved model the settings are not taken: name it by --model, and by --model-option what differs."
