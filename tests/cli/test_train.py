@@ -81,6 +81,11 @@ def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch,
     assert [config.warmup_epochs for config in asked] == [pytest.approx(warmup)]
 
 
+def with_options(*settings: str) -> list[str]:
+    """Return settings of the method as the command line has them."""
+    return [part for setting in settings for part in ("--method-option", setting)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -100,8 +105,7 @@ def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch,
         (["digits", "--model", "lrformer_digits", "--from", "vit_tiny_patch16_224"], "two models"),
         (["digits", "--from", "runs/nowhere"], "start ('runs/nowhere') is no folder"),
         (
-            ["digits", "--method-option", "head=linear"]
-            + ["--method-option", "temperature_by_variance=true"],
+            ["digits", *with_options("head=linear", "temperature_by_variance=true")],
             "temperature_by_variance needs a variance",
         ),
         (["digits", "--method", "due", "--method-option", "num_samples=0"], "num_samples (0) must"),
