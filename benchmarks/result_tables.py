@@ -22,9 +22,8 @@ NAMES = ("ablation", "attentions", "alpha", "main", "references")
 PRINTED_TITLES = {"main": {}, "references": {"deterministic": "WRN-28-10", "sngp": "SNGP"}}
 README_COLUMNS = ("accuracy", "nll", "ece", "aupr:svhn", "aupr:cifar100")
 README_CHOSEN = ("aupr:svhn:chosen", "aupr:cifar100:chosen")
-TEMPERATURE = (
-    "-temperature"  # the weights of `lrformer_gp_variance` with one temperature for all inputs
-)
+# The record of the weights of `lrformer_gp_variance` with one temperature for all inputs.
+TEMPERATURE = "-temperature"
 README_LEFT_OUT = "lrformer_median"  # the weights of `lrformer`, and figures that are hardly others
 
 
@@ -242,10 +241,10 @@ def readme_table() -> str:
         if record is None or not variants(record):
             continue
         table = TABLES[name](data=DATA)
-        for variant in variants(record):
-            # Another model than the recipe's is a look aside, which docs/results.md has.
+        # Another model than the recipe's is a look aside, which docs/results.md has.
+        for variant in (found for found in variants(record) if "model" not in found):
             made = [row for row in summarize(table, record, variant=variant) if row.runs]
-            for row in made if "model" not in variant else ():
+            for row in made:
                 if row.row.name == README_LEFT_OUT:
                     continue
                 if row.row.printed:

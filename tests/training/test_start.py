@@ -10,6 +10,7 @@ import torch
 from lrformer.core import ConfigError
 from lrformer.training import load_run, train
 from lrformer.training.atomic_files import read_tensors
+from lrformer.training.run_folder import save_method
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, small, weights
 from tests.training.test_resume import interrupt, stop_at
@@ -50,11 +51,7 @@ def foreign(tmp_path_factory):
     config = small(
         PLAIN, model="auto", start="vit_tiny_patch16_224", pretrained=False, model_overrides=TIMM
     )
-    run = train(config, tmp_path_factory.mktemp("foreign"), runtime=QUIET)
-    # As a conversion would that saw data: not what the settings say.
-    attention = run.method.backbone.blocks[0].attn
-    assert torch.equal(attention.alpha, torch.full_like(attention.alpha, 3.0))
-    return run
+    return train(config, tmp_path_factory.mktemp("foreign"), runtime=QUIET)
 
 
 def test_the_settings_of_the_first_run_are_taken_with_its_weights(ours, tmp_path):
@@ -95,14 +92,12 @@ def test_a_model_of_timm_is_taken_as_it_is_also_from_a_run_of_a_run(foreign, tmp
 
 
 def test_alphas_that_are_not_those_of_the_settings_come_along(foreign, tmp_path):
-    folder = tmp_path / "changed"
-    config = dataclasses.replace(foreign.config.train, seed=1)
-    changed = train(config, folder, runtime=QUIET)
-    from lrformer.training.run_folder import save_method
-
+    # As after a conversion that saw data: the settings say 3.
+    shutil.copytree(foreign.path, tmp_path / "changed")
+    changed = load_run(tmp_path / "changed")
     with torch.no_grad():
         changed.method.backbone.blocks[0].attn.alpha.mul_(2)
-    save_method(folder, changed.method)
+    save_method(changed.path, changed.method)
     second = train(follow(changed), tmp_path / "second", runtime=QUIET)
     alpha = weights_of(second)["backbone.blocks.0.attn.alpha"]
     assert torch.equal(alpha, torch.full_like(alpha, 6.0))
@@ -121,20 +116,6 @@ def test_a_foreign_model_is_not_changed(foreign, tmp_path, changes, message):
     assert not (tmp_path / "new").exists()
 
 
-def test_data_with_other_channels_and_a_missing_run_are_named(foreign, tmp_path):
-    generator = np.random.default_rng(0)
-    for split in ("train", "test"):
-        images = generator.integers(0, 256, (20, 8, 8, 3), np.uint8)
-        np.save(tmp_path / f"{split}-x.npy", images)
-        np.save(tmp_path / f"{split}-y.npy", np.arange(20) % 2)
-    config = follow(foreign, data=str(tmp_path), classes=None, batch_size=4)
-    with pytest.raises(ConfigError, match=r"has 3 channels, but the model of .* takes 1"):
-        train(config, tmp_path / "new", runtime=QUIET)
-    with pytest.raises(ConfigError, match="unknown model 'start'"):
-        train(small(model="start", model_overrides={}), tmp_path / "new", runtime=QUIET)
-    assert not (tmp_path / "new").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -142,6 +123,7 @@ def test_data_with_other_channels_and_a_missing_run_are_named(foreign, tmp_path)
         ({"start": ""}, r"start \(''\) is no folder"),
         ({"pretrained": False}, "pretrained is off, and start"),
         ({"image_size": 0}, r"img_size \(0\) must be at least 1"),
+        ({"start": None, "model": "start"}, "unknown model 'start'"),
     ],
 )
 def test_what_cannot_be_a_start_is_said_before_anything_is_made(ours, tmp_path, changes, message):
@@ -150,14 +132,17 @@ def test_what_cannot_be_a_start_is_said_before_anything_is_made(ours, tmp_path, 
     assert not (tmp_path / "new").exists()
 
 
-def test_colours_for_a_grey_model_are_named(ours, tmp_path):
+@pytest.mark.parametrize("kind", ["ours", "foreign"])
+def test_colours_for_a_grey_model_are_named(kind, request, tmp_path):
     generator = np.random.default_rng(0)
     for split in ("train", "test"):
         np.save(tmp_path / f"{split}-x.npy", generator.integers(0, 256, (20, 8, 8, 3), np.uint8))
         np.save(tmp_path / f"{split}-y.npy", np.arange(20) % 2)
-    config = follow(ours, data=str(tmp_path), classes=None, batch_size=4)
+    first = request.getfixturevalue(kind)
+    config = follow(first, data=str(tmp_path), classes=None, batch_size=4)
     with pytest.raises(ConfigError, match=r"has 3 channels, but the model of .* takes 1"):
         train(config, tmp_path / "new", runtime=QUIET)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("kind", ["ours", "foreign"])

@@ -72,12 +72,12 @@ def fit_temperature(
 ) -> Temperature:
     """Return the temperature of least negative log-likelihood on `validation`, which is held-out data.
 
+    One imagined input, whose label is any class with equal chance, counts with the others. Without it a
+    model that makes no mistake on `validation` would be told to be certain of everything, far away too.
+
     Args:
         by_variance: whether it may grow with the posterior variance. The slope is then one of a few, or none at all
             where the likelihood would not tell it from none.
-
-    One imagined input, whose label is any class with equal chance, counts with the others. Without it a
-    model that makes no mistake on `validation` would be told to be certain of everything, far away too.
     """
     if y.shape[0] != validation.logits.shape[0]:
         raise ConfigError(

@@ -140,9 +140,7 @@ def build_method(record: BackboneRecord, config: TrainConfig, num_classes: int) 
 
 def is_timm_name(start: str | None) -> TypeGuard[str]:
     """Return whether `start` is to be looked up in timm: it is neither a folder nor the way to one."""
-    if start is None or not start or Path(start).name != start:
-        return False
-    return not Path(start).is_dir()
+    return bool(start) and Path(start).name == start and not Path(start).is_dir()
 
 
 def backbone_img_size(backbone: nn.Module) -> int | None:

@@ -8,8 +8,7 @@ from torch import nn
 
 from lrformer.core import ConfigError
 from lrformer.interop import load as load_model
-from lrformer.training.atomic_files import read_json
-from lrformer.training.run_folder import CONFIG_FILE, KIND, Run, as_device, load_run
+from lrformer.training.run_folder import Run, as_device, is_run, load_run
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Run | nn.Module:
@@ -20,7 +19,6 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"path ({path!r}) must be the folder of a run or of a saved model.")
     folder = Path(path)
-    record = read_json(folder / CONFIG_FILE)
-    if isinstance(record, dict) and record.get("kind") == KIND:
+    if is_run(folder):
         return load_run(folder, device=device)
     return load_model(folder).to(as_device(device))

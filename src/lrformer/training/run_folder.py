@@ -8,7 +8,6 @@
 - `log.jsonl`: one line for each epoch. `state/`: what an unfinished run needs to go on.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,10 +100,7 @@ class Decision:
         check_kinds(type(self), vars(self))
         if not self.temperature > 0:
             raise ConfigError(f"temperature ({self.temperature}) must be positive.")
-        if not 0 <= self.variance_slope < math.inf:
-            raise ConfigError(
-                f"variance_slope ({self.variance_slope}) must not be negative, and finite."
-            )
+        as_temperature(self)  # which knows the rule of the slope
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -314,6 +310,13 @@ def update_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> Non
     path = folder / METRICS_FILE
     metrics = read_json(path) if path.is_file() else {}
     write_json(path, {**metrics, section: dict(values)})
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether `folder` holds a run, finished or not, and not a saved model."""
+    path = folder / CONFIG_FILE
+    record = read_json(path) if path.is_file() else None
+    return isinstance(record, dict) and record.get("kind") == KIND
 
 
 def is_whole(folder: Path) -> bool:

@@ -11,7 +11,6 @@ from lrformer.core import ConfigError
 from lrformer.data import Split
 from lrformer.methods.base import BackboneMethod
 from lrformer.models.spectral import fold_spectral_norm
-from lrformer.training.atomic_files import read_json
 from lrformer.training.backbone import (
     MODEL_OF_START,
     BackboneRecord,
@@ -23,11 +22,10 @@ from lrformer.training.backbone import (
 from lrformer.training.config import TrainConfig
 from lrformer.training.opening import load
 from lrformer.training.run_folder import (
-    CONFIG_FILE,
-    KIND,
     Run,
     RunConfig,
     is_finished,
+    is_run,
     read_run_config,
 )
 from lrformer.training.state import state_path
@@ -87,13 +85,6 @@ def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> 
             f"as it is, with images of {there.img_size} pixels. Leave it out, or start from that package's model."
         )
     return dataclasses.replace(config, model=MODEL_OF_START, image_size=there.img_size)
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether `folder` holds a run, finished or not, and not a saved model."""
-    path = folder / CONFIG_FILE
-    record = read_json(path) if path.is_file() else None
-    return isinstance(record, dict) and record.get("kind") == KIND
 
 
 def backbone_factory(
