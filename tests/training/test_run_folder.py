@@ -247,6 +247,8 @@ def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch):
 
 
 def test_a_path_or_a_device_that_is_none_is_refused_in_words(tmp_path):
+    with pytest.raises(ConfigError, match="neither a run nor a saved model"):
+        load(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"path \(None\) must be the folder"):
         load(None)
     with pytest.raises(ConfigError, match=r"device \('gpu'\) must be cpu, cuda"):
