@@ -11,7 +11,7 @@ from lrformer.recipes.table_record import TableRecord
 def decay_table(ablation: TableRecord | None) -> str:
     """Return by what the weight decay of SGD was chosen: the plain row on the validation split."""
     looks = {
-        run.config.optimizer.weight_decay: run.training["validation"]
+        (run.config.epochs, run.config.optimizer.weight_decay): run.training["validation"]
         for run in (ablation.runs if ablation is not None else ())
         if (run.row, run.seed, run.config.optimizer.name) == ("transformer", 0, "sgd")
         and run.is_finished
@@ -19,10 +19,10 @@ def decay_table(ablation: TableRecord | None) -> str:
     }
     if not looks:
         return "Not measured yet."
-    lines = ["| weight decay | validation accuracy | validation NLL |", "|---|---|---|"]
+    lines = ["| epochs | weight decay | validation accuracy | validation NLL |", "|---|---|---|---|"]
     lines += [
-        f"| {decay:g} | {looks[decay]['accuracy']:.3f} | {looks[decay]['nll']:.3f} |"
-        for decay in sorted(looks)
+        f"| {epochs} | {decay:g} | {look['accuracy']:.3f} | {look['nll']:.3f} |"
+        for (epochs, decay), look in sorted(looks.items(), key=lambda item: item[0])
     ]
     return "\n".join(lines)
 

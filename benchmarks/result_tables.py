@@ -45,6 +45,7 @@ def section(name: str) -> str:
         )
     table = TABLES[name](data=DATA)
     shown = [v for v in variants(record) if not _is_look(table, record, v)]
+    shown.sort(key=lambda variant: "shortened_from" in variant)
     return "\n\n".join(_variant(table, record, variant) for variant in shown)
 
 

@@ -33,9 +33,15 @@ def write(
     *,
     failed: str | None = None,
     weight_decay: float | None = None,
+    shortened_to: int | None = None,
 ) -> None:
     """Add runs of a table with these NLLs by row and seed to its record."""
     table = TABLES[name](data="cifar10")
+    if shortened_to is not None:
+        table = table.changed(
+            lambda config: dataclasses.replace(config, epochs=shortened_to),
+            {"epochs": shortened_to, "shortened_from": 100},
+        )
     if weight_decay is not None:
         table = table.changed(
             lambda config: dataclasses.replace(
@@ -206,14 +212,28 @@ def test_a_decay_that_only_the_plain_row_was_run_with_is_a_line_of_the_choice_al
     write(tmp_path, "ablation", {"transformer": [1.4, 1.5], "lrformer": [1.3, 1.2]}, weight_decay=0)
     write(tmp_path, "ablation", {"transformer": [1.6]}, weight_decay=0.005)
     assert made(pages, "result-decay").splitlines()[2:] == [
-        "| 0 | 0.800 | 1.500 |",
-        "| 0.005 | 0.800 | 1.700 |",
-        "| 0.05 | 0.800 | 2.000 |",
+        "| 100 | 0 | 0.800 | 1.500 |",
+        "| 100 | 0.005 | 0.800 | 1.700 |",
+        "| 100 | 0.05 | 0.800 | 2.000 |",
     ]
     text = pages.section("ablation")
     assert text.count("**Optimizer") == 2
     assert "weight_decay 0.005" not in text
     assert "weight_decay 0.005" in pages.runs_table()
+
+
+def test_shortened_runs_are_apart_from_whole_ones_and_come_after_them(pages, tmp_path):
+    write(tmp_path, "ablation", {"transformer": [1.9], "lrformer": [1.8]}, shortened_to=15)
+    write(tmp_path, "ablation", {"transformer": [1.4], "lrformer": [1.3]})
+    assert made(pages, "result-decay").splitlines()[2:] == [
+        "| 15 | 0.05 | 0.800 | 2.000 |",
+        "| 100 | 0.05 | 0.800 | 1.500 |",
+    ]
+    whole, shortened = pages.section("ablation").split("**Optimizer")[1:]
+    assert "1.400" in whole
+    assert "shortened to 15 of 100" not in whole
+    assert "1.900" in shortened
+    assert "shortened to 15 of 100" in shortened
 
 
 def test_the_readme_leaves_out_the_twin_that_has_the_same_figures(pages, tmp_path):
