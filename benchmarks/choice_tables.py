@@ -19,7 +19,10 @@ def decay_table(ablation: TableRecord | None) -> str:
     }
     if not looks:
         return "Not measured yet."
-    lines = ["| epochs | weight decay | validation accuracy | validation NLL |", "|---|---|---|---|"]
+    lines = [
+        "| epochs | weight decay | validation accuracy | validation NLL |",
+        "|---|---|---|---|",
+    ]
     lines += [
         f"| {epochs} | {decay:g} | {look['accuracy']:.3f} | {look['nll']:.3f} |"
         for (epochs, decay), look in sorted(looks.items(), key=lambda item: item[0])

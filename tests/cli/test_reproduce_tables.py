@@ -122,7 +122,7 @@ def test_runs_with_other_settings_in_the_record_are_said(made, data, tmp_path):
     shown = invoke(*words, "--list").output
     assert "0 of 2 runs are finished" in shown
     line = "the record also holds {} with other settings (shortened to {} of 250 epochs; "
-    assert line.format("2 runs", 15) + "unknown sets: none)\n" in shown
+    assert line.format("2 runs", 15) + "unknown sets: none): --epochs 15\n" in shown
     assert line.format("1 run", 7) in shown
     stripes = invoke(*words, "--epochs", 15, "--ood", f"{data}:ood-stripes", "--list").output
     assert line.format("2 runs", 15) in stripes
@@ -192,3 +192,41 @@ def test_ctrl_c_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
         main()
     assert stop.value.code == 130
     assert "goes on with the same command" in capsys.readouterr().err
+
+
+def test_no_figure_is_cut_where_titles_are_long(made, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    words = [
+        "main",
+        "--out",
+        tmp_path,
+        "--data",
+        data,
+        "--seeds",
+        1,
+        "--ood",
+        f"{data}:ood-stripes",
+    ]
+    shown = invoke(*words, "--rows", "transformer_gp_variance").output
+    assert "temperature by variance" in shown
+    assert "ECE, equal mass" in shown
+    assert "…" not in shown
+
+
+def test_settings_of_a_model_are_said_so_that_a_shell_takes_them(made, data, tmp_path):
+    words = [
+        "main",
+        "--out",
+        tmp_path,
+        "--data",
+        data,
+        "--seeds",
+        1,
+        "--ood",
+        "",
+        "--rows",
+        "lrformer",
+    ]
+    invoke(*words, "--epochs", 9, "--model-option", "widths=[8, 16]")
+    shown = invoke(*words, "--list").output
+    assert "--epochs 9 --model-option 'widths=[8, 16]'\n" in shown

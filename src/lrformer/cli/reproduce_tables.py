@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ SUMMARIES = {
     "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
 }
 DEFAULT_DRAWS = 200
+_ANY_WIDTH = 10_000
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
 
@@ -243,12 +245,21 @@ def _words(table: "Table", seeds: int, *, ood: tuple[str, ...], draws: int) -> s
         words += ["--ood", ",".join(Path(name).name for name in ood) or "''"]
     if draws != DEFAULT_DRAWS:
         words += ["--draws", str(draws)]
-    for key, value in table.variant.items():
+    return " ".join([*words, *_flags(table.variant)])
+
+
+def _flags(variant: dict[str, Any]) -> list[str]:
+    """Return the options by which a table is asked for with these settings."""
+    words = []
+    for key, value in variant.items():
         if key == "model":
-            words += [f"--model-option {name}={json.dumps(v)}" for name, v in value.items()]
+            words += [
+                f"--model-option {shlex.quote(f'{name}={json.dumps(v)}')}"
+                for name, v in value.items()
+            ]
         elif key != "shortened_from":
             words += [f"--{key.replace('_', '-')}", f"{value}"]
-    return " ".join(words)
+    return words
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -266,6 +277,7 @@ def _show(result: "Reproduction") -> None:
     from rich import box
     from rich.console import Console
     from rich.markup import escape
+    from rich.measure import Measurement
     from rich.table import Table as Grid
 
     from lrformer.recipes.table import describe_variant
@@ -290,8 +302,11 @@ def _show(result: "Reproduction") -> None:
             grid.add_column(escape(title), justify="right", no_wrap=True)
         for row in rows:
             grid.add_row(escape(f"{row.row.title}\n{_seeds(row)}"), *map(_cell, row.cells))
-        wide = Console(width=max(console.width, 40 + 18 * len(rows[0].cells)), highlight=False)
-        wide.print(grid)
+        # As wide as it needs: a figure is not cut because the window is narrow.
+        needed = Measurement.get(
+            console, console.options.update(max_width=_ANY_WIDTH), grid
+        ).maximum
+        Console(width=max(console.width, needed), highlight=False).print(grid)
     for standing in result.standings:
         if standing.status != "finished":
             why = standing.attempts[0].error if standing.status == "failed" else ""
@@ -314,11 +329,12 @@ def _others(result: "Reproduction") -> list[str]:
     from lrformer.recipes.table import describe_variant
 
     counts = Counter(
-        f"{describe_variant(run.variant)}; unknown sets: {', '.join(run.ood) or 'none'}"
+        f"({describe_variant(run.variant)}; unknown sets: {', '.join(run.ood) or 'none'}): "
+        f"{' '.join(_flags(run.variant))}"
         for run in result.others
     )
     return [
-        f"the record also holds {number} run{'' if number == 1 else 's'} with other settings ({words})"
+        f"the record also holds {number} run{'' if number == 1 else 's'} with other settings {words}"
         for words, number in counts.items()
     ]
 
