@@ -175,3 +175,27 @@ def test_once_it_has_weights_a_run_does_not_need_the_one_it_started_from(
         assert torch.equal(weights_of(refitted)[name], value)
     with pytest.raises(ConfigError, match="'first' is neither a folder nor a model of timm"):
         train(config, "new", runtime=QUIET)
+
+
+def test_a_validation_split_that_the_first_run_was_trained_on_is_said(ours, tmp_path, capsys):
+    loud = dataclasses.replace(QUIET, quiet=False)
+    words = "was trained on most of this validation split"
+    train(follow(ours), tmp_path / "same", runtime=loud)
+    assert words not in capsys.readouterr().err
+    train(follow(ours, seed=5), tmp_path / "seed", runtime=loud)
+    assert words in capsys.readouterr().err
+    train(follow(ours, val_fraction=0.3), tmp_path / "fraction", runtime=loud)
+    assert words in capsys.readouterr().err
+
+
+def test_a_validation_set_of_its_own_is_the_same_with_every_seed(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    for split in ("train", "val"):
+        np.save(tmp_path / f"{split}-x.npy", draw.integers(0, 255, (96, 8, 8, 1), np.uint8))
+        np.save(tmp_path / f"{split}-y.npy", np.repeat(np.arange(4), 24))
+    first = train(small(PLAIN, data=str(tmp_path), epochs=1), tmp_path / "first", runtime=QUIET)
+    loud = dataclasses.replace(QUIET, quiet=False)
+    train(follow(first, data=str(tmp_path), seed=5), tmp_path / "second", runtime=loud)
+    shown = capsys.readouterr().err
+    assert "validation samples" in shown
+    assert "was trained on" not in shown

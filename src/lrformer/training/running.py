@@ -57,6 +57,7 @@ from lrformer.training.start import (
     backbone_factory,
     record_backbone,
     run_in_place_of_start,
+    seen_validation,
     take_model_of_start,
 )
 from lrformer.training.state import remove_state, state_path
@@ -144,6 +145,9 @@ def train(
     )
     with sole_process(folder) if accelerator.is_main_process else nullcontext():
         if source is None:
+            warning = seen_validation(config, val_split)
+            if warning is not None:
+                training.display.say(warning)
             training.run()
         else:
             _take_over(training, source)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from lrformer.core import ConfigError
@@ -28,6 +29,7 @@ from lrformer.training.run_folder import (
     is_run,
     read_run_config,
 )
+from lrformer.training.splits import load_splits
 from lrformer.training.state import state_path
 
 
@@ -111,6 +113,30 @@ def backbone_factory(
         return backbone
 
     return make
+
+
+def seen_validation(config: TrainConfig, val: Split) -> str | None:
+    """Return a warning where the run that `config` starts from was trained on other cuts of the same data, or None.
+
+    What is validation here was training there: temperature and threshold would be fitted to answers that are known.
+    """
+    if config.start is None or is_timm_name(config.start) or not is_run(Path(config.start)):
+        return None
+    there = read_run_config(Path(config.start)).train
+    if _absolute(there.data) != _absolute(config.data):
+        return None
+    cut = {"seed": there.seed, "val_fraction": there.val_fraction}
+    if all(getattr(config, name) == value for name, value in cut.items()):
+        return None
+    # A folder with a validation set of its own has the same one whatever the seed.
+    _, theirs = load_splits(dataclasses.replace(config, **cut))
+    if np.array_equal(theirs.y, val.y) and np.array_equal(theirs.x, val.x):
+        return None
+    return (
+        f"warning: {config.start} was trained on most of this validation split, so that temperature and threshold will be "
+        f"too confident; its split is that of seed {there.seed} and val_fraction {there.val_fraction:g} "
+        "(--seed, --val-fraction)"
+    )
 
 
 def record_backbone(
