@@ -1,9 +1,14 @@
 import pytest
 import torch
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("patient", deadline=None)
 
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
+    settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

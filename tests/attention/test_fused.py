@@ -121,3 +121,34 @@ def test_compiled_lrsa_equals_eager_on_the_gpu(num_tokens, dtype, backend, tie_q
 
     for ours, theirs in zip(run(torch.compile(layer, dynamic=False)), run(layer), strict=True):
         assert_close(ours.cpu(), theirs.cpu(), 1e-3 if dtype == torch.float32 else 5e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_acts_on_what_all_values_share(dtype):
+    x = tokens("gauss", 1, 6, 8).to(dtype)
+    q, _, v = projections(x, 2, tie_qk=True)
+    torch.manual_seed(0)
+    ones = torch.ones_like(v)
+    spread = {
+        backend: torch.stack(
+            [
+                lrsa_attention(q, q, ones, x, alpha=1.0, dropout_p=0.5, backend=backend).float()
+                for _ in range(300)
+            ]
+        ).std(0)
+        for backend in ("reference", "sdpa")
+    }
+    assert_close(spread["sdpa"].mean(), spread["reference"].mean(), 0.1)
+
+
+@pytest.mark.parametrize("is_autocast", [False, True])
+def test_tokens_far_apart_stay_finite_in_float16(is_autocast):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = 200 * torch.randn(3, 1, 1, 6, 8, generator=generator)
+    padding = torch.tensor([[False] * 4 + [True] * 2])
+    expected = l2_attention(q, k, v, key_padding_mask=padding, backend="reference")
+    with torch.autocast("cpu", torch.float16, enabled=is_autocast):
+        given = (q, k, v) if is_autocast else (q.half(), k.half(), v.half())
+        out = l2_attention(*given, key_padding_mask=padding, backend="sdpa")
+    assert out.dtype == torch.float16
+    assert_close(out.float(), expected, 1e-2)

@@ -11,6 +11,7 @@ from lrformer.attention import (
     dot_product_attention,
     l2_attention,
     scsa_attention,
+    use_backend,
 )
 from lrformer.core import ConfigError
 from tests.attention import definition
@@ -169,3 +170,23 @@ def test_scsa_refuses_a_negative_temperature_as_a_function_too():
     q, k, v = projections(tokens("gauss", 1, 5, 12), 3, tie_qk=False)
     with pytest.raises(ConfigError, match="tau"):
         scsa_attention(q, k, v, tau=-1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("is_additive", [False, True])
+def test_a_query_that_may_see_nothing_gets_nothing_by_every_backend(dtype, is_additive):
+    x = tokens("gauss", 2, 5, 24).to(dtype)
+    allowed = torch.ones(5, 5, dtype=torch.bool)
+    allowed[2] = False
+    mask = torch.zeros(5, 5).masked_fill(~allowed, float("-inf")) if is_additive else allowed
+    for module in (DotProductAttention(24, 3), L2Attention(24, 3), SCSA(24, 3)):
+        module = module.to(dtype).eval()
+        q, k, v = module.project(x + 3)
+        for backend in BACKENDS:
+            with use_backend(module, backend):
+                masks = module.check_masks(x, mask, False, None)
+                out = module.attend(q, k, v, x, masks=masks, dropout_p=0.0)
+                weights = module.weights(q, k, x, masks=masks)
+            assert out[:, :, 2].abs().max() == 0
+            assert weights[:, :, 2].abs().max() == 0
+            assert out[:, :, 1].abs().max() > 0

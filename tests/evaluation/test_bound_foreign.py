@@ -1,5 +1,6 @@
 """Of models that others wrote only what was read is bounded; a part more, and the bound is infinite."""
 
+import copy
 import math
 from functools import partial
 
@@ -52,3 +53,20 @@ def test_a_second_head_of_transformers_is_not_left_out():
     report = bounds(two)
     assert report.chain.bound.value == math.inf
     assert "DeiTForImageClassificationWithTeacher" in str(report.rows[0].frobenius.reason)
+
+
+def test_a_model_for_any_size_is_bounded_for_the_tokens_of_its_inputs():
+    model = timm_model(dynamic_img_size=True)
+    same_size = timm_model(img_size=96)
+    same_size.blocks.load_state_dict(model.blocks.state_dict())
+    x = torch.randn(2, 3, 96, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    built, seen, expected = bounds(model), bounds(model, x, num_steps=1), bounds(same_size)
+    assert (built.num_tokens, seen.num_tokens) == (5, expected.num_tokens)
+    rows = {row.name: row.frobenius.value for row in expected.rows}
+    for row in seen.rows:
+        if row.name.endswith("attn"):
+            assert row.frobenius.value == pytest.approx(rows[row.name], rel=1e-6)
+    fixed = copy.deepcopy(model)
+    fixed.set_input_size(img_size=96)
+    local, expected = (bounds(m, x, num_steps=1, radius=1e-3).local for m in (model, fixed))
+    assert local.constants == pytest.approx(expected.constants, rel=1e-3)

@@ -9,6 +9,7 @@ from torch.func import jacrev
 
 from lrformer.attention import LRSAConfig
 from lrformer.core import ConfigError
+from lrformer.evaluation.bound_local import Reach
 from lrformer.evaluation.bound_measurements import differentiable
 from lrformer.evaluation.bounds import bounds
 from lrformer.lipschitz import ratios_on_ball
@@ -203,3 +204,14 @@ def test_ratios_hold_for_every_step_that_is_small_in_both_norms(has_bias):
         ratio = torch.linalg.vector_norm(q, dim=(-2, -1)) / max_token_norm(y)[:, None]
         assert bool((low <= ratio).all())
         assert bool((ratio <= high * (1 + 1e-12)).all())
+
+
+def test_a_norm_changes_at_its_price():
+    start = Reach(frobenius=torch.tensor([10.0]), max_token=torch.tensor([1.0]))
+    by_tokens = start.through(100.0, 3.0, 9)
+    # Through the larger token norm: sqrt(9) times 3, and never below what one token moves.
+    assert float(by_tokens.frobenius) == pytest.approx(9.0)
+    assert float(by_tokens.max_token) == pytest.approx(3.0)
+    by_frobenius = start.through(0.2, 3.0, 9)
+    assert float(by_frobenius.frobenius) == pytest.approx(2.0)
+    assert float(by_frobenius.max_token) == pytest.approx(2.0)

@@ -90,3 +90,15 @@ def test_the_temperature_is_applied_unless_it_is_declined(run):
     warm = predict_run(hot, split)
     assert warm.logit_norm == pytest.approx(plain.logit_norm / 3, rel=1e-5)
     assert (warm.confidence <= plain.confidence + 1e-6).all()
+
+
+def test_what_a_sampling_method_says_of_an_input_does_not_depend_on_the_batches():
+    def predict(x, generator):
+        # One draw of a function, for all inputs.
+        slope = torch.randn(3, generator=generator)
+        return Predictive(logits=x.flatten(1).mean(1, keepdim=True) * slope)
+
+    large, small = (predict_split(predict, _split(), batch_size=size, seed=4) for size in (11, 3))
+    np.testing.assert_allclose(small.probs, large.probs, rtol=1e-6)
+    other = predict_split(predict, _split(), batch_size=3, seed=5)
+    assert not np.allclose(other.probs, small.probs)

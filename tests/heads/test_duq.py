@@ -69,3 +69,15 @@ def test_wrong_settings_are_named() -> None:
         head(length_scale=0.0)
     with pytest.raises(ConfigError, match=r"gamma \(1.0\)"):
         head(gamma=1.0)
+
+
+def test_centroids_move_in_a_model_of_16_bits() -> None:
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([0, 0, 0, 0, 1, 1])
+    exact = DUQHead(4, 3, centroid_dim=5, generator=torch.Generator().manual_seed(1))
+    narrow = DUQHead(4, 3, centroid_dim=5, generator=torch.Generator().manual_seed(1)).bfloat16()
+    for _ in range(300):
+        exact.update_centroids(x, y)
+        narrow.update_centroids(x.bfloat16(), y)
+    assert_close(narrow.counts, exact.counts, 1e-3)
+    assert_close(narrow.centroids, exact.centroids, 0.02)

@@ -308,3 +308,28 @@ def test_the_softmax_likelihood_asks_for_logits() -> None:
     head = RandomFeatureGP(3, 2, RandomFeatureGPConfig(likelihood="softmax"))
     with pytest.raises(ConfigError, match="needs the logits"):
         head.posterior.update(torch.randn(4, 1024))
+
+
+@pytest.mark.parametrize("feature_scale", ["literal", "layer_norm", "calibrate"])
+def test_a_stretched_kernel_sees_inputs_nearer_to_each_other(feature_scale) -> None:
+    config = RandomFeatureGPConfig(num_random_features=2048, feature_scale=feature_scale)
+    head = RandomFeatureGP(3, 2, config, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    if feature_scale == "calibrate":
+        head.calibrate(x)
+    kernel = head.random_features(x) @ head.random_features(x).mT
+    head.stretch(2.0)
+    stretched = head.random_features(x) @ head.random_features(x).mT
+    # exp(-d^2 / (2 (2 l)^2)) is the fourth root.
+    known = kernel > 0.2
+    assert_close(stretched[known], kernel[known] ** 0.25, 0.1)
+
+
+def test_an_empty_batch_adds_nothing() -> None:
+    for momentum in (None, 0.9):
+        config = RandomFeatureGPConfig(num_random_features=8, momentum=momentum)
+        head = RandomFeatureGP(3, 2, config)
+        head.update(torch.randn(4, 3))
+        before = head.posterior.precision.clone()
+        head.update(torch.zeros(0, 3))
+        assert torch.equal(head.posterior.precision, before)

@@ -70,7 +70,7 @@ def test_a_score_that_is_missing_names_those_that_are_there() -> None:
         predictive.uncertainty("surprise")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(0.05, 0.95), st.integers(2, 6))
 def test_a_flatter_prediction_is_more_uncertain_by_every_score_of_logits(
     shrink: float, num_classes: int
@@ -126,3 +126,9 @@ def test_shapes_that_do_not_belong_together_are_refused() -> None:
         Predictive(logits=torch.zeros(3))
     with pytest.raises(ConfigError, match="variance has shape"):
         Predictive(logits=torch.zeros(3, 4), variance=torch.zeros(2))
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 2), (5, 3, 1), ()])
+def test_a_variance_of_another_shape_is_refused(shape) -> None:
+    with pytest.raises(ConfigError, match=r"must be \(5,\) or \(5, 3\)"):
+        Predictive(logits=torch.zeros(5, 3), variance=torch.ones(shape))

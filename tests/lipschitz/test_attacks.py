@@ -159,3 +159,35 @@ def test_float32_and_an_unknown_norm_are_refused():
         attack(case.target, [t.float() for t in case.free], norm="F", generator=torch.Generator())
     with pytest.raises(ConfigError, match=r"norm \('l1'\) must be 'F' or 'max'"):
         lrsa.lrsa_tied(1.0, alpha=1.0, n=2, norm="l1")
+
+
+@pytest.mark.parametrize("n", [2, 9])
+def test_the_bracket_with_biases_is_the_printed_one_where_the_bias_is_shared(n):
+    settings = {"alpha": 0.3, "floor": 0.7, "n": n}
+    sigma_q, sigma_k, rn = 1.3, 0.4, n**0.5
+    reach = (sigma_q + sigma_k) / 0.7
+    spread = score_spread(n)
+    deviation = min(spread, 0.3 * (sigma_q + sigma_k) ** 2 / (2 * 0.7))
+    expected = {
+        "F": rn
+        + 2 * 0.3 * reach * (sigma_q + rn * sigma_k)
+        + (1 + max(1.0, sigma_q / 0.7)) * rn * deviation,
+        "max": 1
+        + 2 * 0.3 * reach * (sigma_q + sigma_k)
+        + (1 + max(1.0, rn * sigma_q / 0.7)) * deviation,
+    }
+    for norm, value in expected.items():
+        bracket = lrsa.lrsa_floor_biased(
+            sigma_q, sigma_k, query_bias=1.0, bias_gap=0.0, norm=norm, **settings
+        )
+        assert bracket == pytest.approx(value)
+        gap = 0.2 * (0.7 + rn * sigma_q) / (0.7 * rn * 1.5)
+        biased = lrsa.lrsa_floor_biased(
+            sigma_q, sigma_k, query_bias=1.5, bias_gap=0.2, norm=norm, **settings
+        )
+        wider = min(spread, 2 * 0.3 * sigma_k * (reach + gap))
+        size = 1 + max(1.0, (sigma_q if norm == "F" else rn * sigma_q) / 0.7)
+        both = sigma_q + (rn if norm == "F" else 1) * sigma_k
+        start = rn if norm == "F" else 1.0
+        rows = rn if norm == "F" else 1.0
+        assert biased == pytest.approx(start + 0.6 * (reach + gap) * both + size * rows * wider)

@@ -1,7 +1,15 @@
 import pytest
 import torch
 
-from lrformer.lipschitz import attack, lrsa, lrsa_tied_on_ball, maps, ratio_on_ball, spectral_norm
+from lrformer.lipschitz import (
+    attack,
+    lrsa,
+    lrsa_tied_on_ball,
+    maps,
+    ratio_on_ball,
+    ratios_on_ball,
+    spectral_norm,
+)
 from lrformer.lipschitz.norms import max_token_norm
 
 F64 = torch.float64
@@ -64,3 +72,14 @@ def test_a_zero_sample_falls_back_to_the_global_bracket():
     _, w, _ = sample()
     bracket = lrsa_tied_on_ball(torch.zeros(5, 4, dtype=F64), w, alpha=2.0, radius=0.0, norm="F")
     assert bracket == pytest.approx(lrsa.lrsa_tied(spectral_norm(w), alpha=2.0, n=5, norm="F"))
+
+
+def test_a_bias_can_take_the_ratio_above_what_the_weights_allow():
+    x, w, _ = sample()
+    bias = torch.full((1, 3), 50.0, dtype=F64)
+    nothing = torch.zeros(1, dtype=F64)
+    low, high = ratios_on_ball(x[None], w[None], frobenius=nothing, max_token=nothing, bias=bias)
+    ratio = float(torch.linalg.vector_norm(x @ w + bias) / max_token_norm(x))
+    assert float(low) == pytest.approx(ratio)
+    assert float(high) == pytest.approx(ratio)
+    assert ratio > spectral_norm(w) * x.shape[0] ** 0.5

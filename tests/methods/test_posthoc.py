@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -186,3 +188,16 @@ def test_predictions_that_are_no_numbers_fit_nothing() -> None:
     fair = Predictive(logits=torch.eye(3))
     narrow = fit_temperature(fair, torch.tensor([0, 1, 2], dtype=torch.int32))
     assert narrow == fit_temperature(fair, torch.tensor([0, 1, 2]))
+
+
+def test_a_class_that_is_ruled_out_is_left_out() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0], [2.0, 0.0]])
+    y = torch.tensor([0, 1, 1, 1])
+    masked = torch.cat([logits, torch.full((4, 1), -math.inf)], dim=1)
+    expected = fit_temperature(Predictive(logits=logits), y)
+    assert fit_temperature(Predictive(logits=masked), y).value == pytest.approx(expected.value)
+    samples = torch.stack([masked, masked])
+    drawn = Predictive(logits=masked, samples=samples)
+    assert fit_temperature(drawn, y).value == pytest.approx(expected.value)
+    with pytest.raises(ConfigError, match="rule out the label"):
+        fit_temperature(Predictive(logits=masked), torch.tensor([0, 1, 1, 2]))

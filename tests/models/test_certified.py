@@ -265,3 +265,11 @@ def test_two_moons_are_separated_without_error_and_with_a_certificate():
         predicted = model((torch.from_numpy(test.x) - mean) / std).argmax(-1)
     assert bool((predicted == torch.from_numpy(test.y)).all())
     assert model.certificate().lower >= 0.5**6 * (1 - 1e-9)
+
+
+def test_a_branch_of_zero_has_a_gradient():
+    model = create_model("certified_two_moons", num_classes=2)
+    torch.nn.init.zeros_(model.blocks[0].mlp.weight_out)
+    model(torch.randn(3, 2)).square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert model.blocks[0].mlp.weight_out.grad.norm() > 0

@@ -175,3 +175,12 @@ def test_spectral_batch_norm_trains_as_batch_norm_below_the_bound() -> None:
     assert_close(soft(x), plain(x), 1e-6)
     for name, value in plain.state_dict().items():
         assert_close(soft.state_dict()[name].float(), value.float(), 1e-6)
+
+
+def test_weights_of_zero_have_a_gradient() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 2))
+    for layer in (model[0], model[1], model[3]):
+        nn.init.zeros_(layer.weight)
+    apply_spectral_norm(model, bound=1.0, input_shape=(1, 4, 4), batch_norm=True)
+    model(torch.randn(2, 1, 4, 4)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

@@ -143,3 +143,13 @@ def test_a_place_that_cannot_hold_the_picture_is_told_in_words(tmp_path):
 def test_a_function_that_gives_no_predictive_is_told_what_to_return():
     with pytest.raises(ConfigError, match=r"returned a Tensor; it must return a Predictive"):
         plot_uncertainty(lambda x: x, extent=(0, 1, 0, 1), resolution=3)
+
+
+def test_a_sampling_method_has_one_value_at_one_point(monkeypatch):
+    monkeypatch.setattr("lrformer.reports.uncertainty_map.POINTS_AT_A_TIME", 7)
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.5))
+    body.num_features = 16
+    method = create_method("mc_dropout", lambda: body, 2)
+    values, _ = uncertainty_on(method, np.ones((20, 2)), seed=3)
+    np.testing.assert_allclose(values, values[0], rtol=1e-6)

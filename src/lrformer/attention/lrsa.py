@@ -20,6 +20,7 @@ from lrformer.attention.masks import all_without_padding, check_inputs, check_to
 from lrformer.attention.multihead import Masks, MultiheadSelfAttention, SharedKeywords
 from lrformer.attention.registry import ATTENTIONS
 from lrformer.core import ConfigError
+from lrformer.core.full_precision import apply_without_rounding
 
 
 def lrsa_attention(
@@ -177,6 +178,12 @@ class LRSA(MultiheadSelfAttention):
         self.log_alpha_factor = (
             nn.Parameter(torch.zeros(num_heads, device=device)) if learnable_alpha else None
         )
+
+    def _apply(self, fn, recurse=True):
+        up = super()._apply
+        # In float16 a large alpha would be infinite.
+        apply_without_rounding(self, ("alpha",), lambda: up(fn, recurse))
+        return self
 
     def effective_alpha(self) -> Float[Tensor, " h"]:
         """Return alpha for each head, with its learned factor."""

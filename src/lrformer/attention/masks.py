@@ -1,5 +1,7 @@
 """Masks in one vocabulary: True in a padding mask means padding, True in a boolean attention mask means attend."""
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -98,10 +100,21 @@ def _both(mask: Tensor | None, allowed: Bool[Tensor, "*batch n m"]) -> Tensor:
     return mask.masked_fill(~allowed, float("-inf"))
 
 
-def add_mask(scores: Float[Tensor, "b h n m"], mask: Tensor | None) -> Float[Tensor, "b h n m"]:
-    """Return `scores` under `mask`; a row in which nothing is allowed stays finite."""
+def masked_softmax(
+    scores: Float[Tensor, "b h n m"], mask: Tensor | None
+) -> Float[Tensor, "b h n m"]:
+    """Return the softmax of `scores` under `mask`; a row in which nothing is allowed is zero, as in torch."""
     if mask is None:
-        return scores
+        return scores.softmax(-1)
+    smallest = torch.finfo(scores.dtype).min
     if mask.dtype == torch.bool:
-        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return (scores + mask).clamp_min(torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(~mask, smallest)
+    else:
+        scores = (scores + mask).clamp_min(smallest)
+    return scores.softmax(-1) * rows_with_a_key(mask)
+
+
+def rows_with_a_key(mask: Tensor) -> Bool[Tensor, "*batch n 1"]:
+    """Return which queries may attend to anything under a boolean or additive `mask`."""
+    allowed = mask if mask.dtype == torch.bool else mask > -math.inf
+    return allowed.any(-1, keepdim=True)

@@ -27,7 +27,12 @@ from lrformer.evaluation.bound_modules import (
     with_dot_product_bias,
     with_score_biases,
 )
-from lrformer.evaluation.bound_structure import BlockParts, Structure, read_structure
+from lrformer.evaluation.bound_structure import (
+    BlockParts,
+    Structure,
+    read_structure,
+    with_tokens_of,
+)
 from lrformer.lipschitz import HeadWeights, Norm, ratios_on_ball, spectral_norm
 from lrformer.lipschitz import layers as constants
 from lrformer.lipschitz.attention import dot_product_on_ball, multi_head
@@ -71,8 +76,9 @@ def local_chain(
     """
     # In float64, since the centers of the balls are part of the proof.
     exact = copy.deepcopy(model).double().eval()
-    structure = read_structure(exact)
-    assert structure is not None
+    known = read_structure(exact)
+    assert known is not None
+    structure = with_tokens_of(known, exact, x.double())
     walk = _Walk(structure, _tokens(exact, structure, x.double()), radius)
     start = torch.full((x.shape[0],), embedding, dtype=torch.float64, device=x.device)
     reach = Reach(frobenius=start, max_token=start)

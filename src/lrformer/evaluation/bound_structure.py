@@ -1,10 +1,12 @@
 """The parts of a vision transformer, whoever wrote it: ours, timm's and transformers' are known."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from lrformer.core.modes import evaluating
 from lrformer.models.residual_tokenizer import ResidualEmbed
 from lrformer.models.tokenizer import ConvEmbed
 
@@ -56,6 +58,23 @@ def read_structure(model: nn.Module) -> Structure | None:
         if structure is not None:
             return structure
     return None
+
+
+@torch.no_grad()
+def with_tokens_of(structure: Structure, model: nn.Module, x: Tensor) -> Structure:
+    """Return `structure` with as many tokens as the model makes of `x`: some models take images of any size."""
+    seen: list[int] = []
+    first = structure.blocks[0].module
+    handle = first.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    try:
+        with evaluating(model):
+            model(x[:1])
+    finally:
+        handle.remove()
+    more = seen[0] - structure.num_tokens
+    return replace(
+        structure, num_tokens=structure.num_tokens + more, num_pooled=structure.num_pooled + more
+    )
 
 
 def _split(model: nn.Module) -> tuple[Any, nn.Module | None]:

@@ -21,7 +21,12 @@ from lrformer.evaluation.bound_modules import (
     unknown,
     unwrap_attention,
 )
-from lrformer.evaluation.bound_structure import BlockParts, Structure, read_structure
+from lrformer.evaluation.bound_structure import (
+    BlockParts,
+    Structure,
+    read_structure,
+    with_tokens_of,
+)
 from lrformer.evaluation.bounds_report import BoundsReport, DepthPoint, LocalBounds, ModuleRow
 from lrformer.lipschitz import (
     Bound,
@@ -71,6 +76,8 @@ def bounds(
         )
     backbone = getattr(model, "backbone", model)
     structure = read_structure(model)
+    if structure is not None and x is not None:
+        structure = with_tokens_of(structure, model, x)
     if isinstance(backbone, CertifiedTransformer):
         report = _certified_report(model, backbone)
     elif structure is not None:

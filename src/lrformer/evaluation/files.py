@@ -76,11 +76,11 @@ def predict_files(
         raise ConfigError(f"{run.path} was trained on points, not on images; it cannot read files.")
     if batch_size < 1:
         raise ConfigError(f"batch_size ({batch_size}) must be at least 1.")
-    return _predict_files(run, map(Path, files), batch_size, make_generator(seed, run.device))
+    return _predict_files(run, map(Path, files), batch_size, seed)
 
 
 def _predict_files(
-    run: Run, files: Iterator[Path], batch_size: int, generator: torch.Generator
+    run: Run, files: Iterator[Path], batch_size: int, seed: int
 ) -> Iterator[FilePrediction]:
     readers = min(MOST_READERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(readers) as pool:
@@ -92,7 +92,8 @@ def _predict_files(
         while waiting:
             # The next batch is read while this one is predicted.
             present, waiting = waiting, submit()
-            yield from _predict_batch(run, present, generator)
+            # The same draws for every batch: what is said of a file depends on no other batch.
+            yield from _predict_batch(run, present, make_generator(seed, run.device))
 
 
 def _read(run: Run, path: Path) -> np.ndarray:

@@ -34,12 +34,16 @@ def predict_batches(
     Args:
         predict: `method.predict`, or anything that takes a batch and a generator.
         batches: inputs on the device of the method, with labels or None.
-        generator: for methods that draw samples.
+        generator: for methods that draw samples; every batch sees the same draws, so that where an input stands
+            makes no difference to methods that draw functions.
         advance: called with the size of each batch that is done, for a progress bar.
     """
     probs, norms, labels = [], [], []
     scores: dict[str, list[np.ndarray]] = {}
+    start = None if generator is None else generator.get_state()
     for x, y in batches:
+        if generator is not None and start is not None:
+            generator.set_state(start)
         predictive = wide(predict(x, generator))
         probs.append(_array(predictive.probs).astype(np.float32))
         norms.append(_array(predictive.logits.norm(dim=-1)))

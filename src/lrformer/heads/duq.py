@@ -5,7 +5,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, distributed, nn
 
 from lrformer.core import ConfigError
-from lrformer.heads.full_precision import at_least_float32, without_autocast
+from lrformer.core.full_precision import (
+    apply_without_rounding,
+    at_least_float32,
+    without_autocast,
+)
+from lrformer.core.processes import num_processes
 from lrformer.heads.predictive import Predictive
 
 
@@ -47,6 +52,12 @@ class DUQHead(nn.Module):
         initial = torch.randn(num_classes, centroid_dim, generator=generator)
         self.register_buffer("sums", 0.05 * initial)
 
+    def _apply(self, fn, recurse=True):
+        up = super()._apply
+        # A moving average with a memory of a thousand batches does not move in 16 bits.
+        apply_without_rounding(self, ("counts", "sums"), lambda: up(fn, recurse))
+        return self
+
     @property
     def centroids(self) -> Float[Tensor, "c m"]:
         """Return the moving averages of the embeddings of each class."""
@@ -77,7 +88,7 @@ class DUQHead(nn.Module):
         one_hot = as_one_hot(targets, self.num_classes).to(embedding.dtype)
         counts = one_hot.sum(0)
         sums = torch.einsum("bc,bcm->cm", one_hot, embedding)
-        if distributed.is_available() and distributed.is_initialized():
+        if num_processes() > 1:
             distributed.all_reduce(counts)
             distributed.all_reduce(sums)
         # Before the first batch: as many examples of each class as a balanced batch holds.

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lrformer.heads.full_precision import at_least_float32
+from lrformer.core.full_precision import at_least_float32
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig, RandomFeaturePosterior
 from lrformer.heads.linear import LinearHead
 from lrformer.heads.predictive import Predictive
@@ -13,8 +13,8 @@ from lrformer.heads.predictive import Predictive
 class FittedGP(RandomFeaturePosterior):
     """Trains as a `LinearHead`; predicts its logits with the variance of a posterior on the same features.
 
-    The process takes no part in training: it adds a variance, and under the mean-field approximation
-    it does not change which class is most probable.
+    The process takes no part in training: it adds a variance. Under the mean-field approximation it does not
+    change which class is most probable, unless every class has a variance of its own (`likelihood="softmax"`).
     """
 
     def __init__(

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
-from lrformer.heads.full_precision import without_autocast
+from lrformer.core.full_precision import without_autocast
+from lrformer.core.processes import take_from_first
 from lrformer.heads.laplace_posterior import LaplacePosterior, Likelihood
 from lrformer.heads.predictive import Predictive
 from lrformer.heads.random_features import Convention, FeatureScale, RandomFourierFeatures
@@ -118,6 +119,11 @@ class RandomFeaturePosterior(nn.Module):
         """Set the scale of the features from training features (`feature_scale="calibrate"`)."""
         self.random_features.calibrate(features)
         self.posterior.reset()
+
+    def share_features(self) -> None:
+        """Take the random features of the first process; a posterior is summed in one basis."""
+        features = self.random_features
+        take_from_first(features.weight, features.bias)
 
     def stretch(self, factor: float) -> None:
         """Make the length-scale `factor` times as long; the posterior has to be fitted anew."""

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
 from lrformer.core import ConfigError, NotFittedError
-from lrformer.heads.full_precision import apply_without_rounding, without_autocast
+from lrformer.core.full_precision import apply_without_rounding, without_autocast
+from lrformer.core.processes import num_processes
 
 Likelihood = Literal["gaussian", "softmax"]
 
@@ -22,7 +23,8 @@ class LaplacePosterior(nn.Module):
     example: prefer the sum unless an epoch is too long.
 
     The sum is kept in float64: with 50,000 examples rounding in float32 exceeds the ridge. In
-    distributed training each process adds up its own examples and `refresh` sums over all processes.
+    distributed training each process adds up its own examples, and `refresh` sums over all processes;
+    moving averages it averages, each process with the weight of the examples that it has seen.
     Until `refresh` has been called after the last change, nothing can be predicted.
     """
 
@@ -63,7 +65,8 @@ class LaplacePosterior(nn.Module):
         # A mirror of `fitted`: reading the buffer at every prediction would wait for the GPU.
         self._is_fitted = False
         # Not a buffer: DistributedDataParallel overwrites buffers with those of process 0.
-        self._own_sum: Tensor | None = None
+        self._own: Tensor | None = None
+        self._num_own = 0
         self.register_load_state_dict_post_hook(_read_loaded_state)
 
     @property
@@ -75,7 +78,7 @@ class LaplacePosterior(nn.Module):
     def reset(self) -> None:
         """Forget the data; called at the start of every epoch."""
         self.precision.zero_()
-        self._own_sum = None
+        self._forget_own()
         self.mark_stale()
 
     @torch.no_grad()
@@ -89,18 +92,22 @@ class LaplacePosterior(nn.Module):
     def update(self, phi: Float[Tensor, "b f"], logits: Float[Tensor, "b c"] | None = None) -> None:
         """Add a batch; `logits` are needed by the softmax likelihood only. Keeps no graph."""
         self.mark_stale()
+        if phi.shape[0] == 0:
+            return
         with without_autocast(phi):
             batch = self._batch_precision(phi.detach().double(), logits)
-            if self.momentum is not None:
-                count = batch.new_full((), phi.shape[0])
-                if _num_processes() > 1:
-                    distributed.all_reduce(batch)
-                    distributed.all_reduce(count)
-                self.precision.lerp_(batch / count, 1 - self.momentum)
-            elif _num_processes() > 1:
-                self._own_sum = batch if self._own_sum is None else self._own_sum.add_(batch)
+            total = self.precision
+            if num_processes() > 1:
+                # No process waits for another here: they may have different numbers of batches.
+                if self._own is None:
+                    is_sum = self.momentum is None
+                    self._own = torch.zeros_like(total) if is_sum else total.clone()
+                self._num_own += phi.shape[0]
+                total = self._own
+            if self.momentum is None:
+                total.add_(batch)
             else:
-                self.precision.add_(batch)
+                total.lerp_(batch / phi.shape[0], 1 - self.momentum)
 
     def _batch_precision(self, phi: Tensor, logits: Tensor | None) -> Tensor:
         if self.likelihood == "gaussian":
@@ -118,11 +125,8 @@ class LaplacePosterior(nn.Module):
         Raises:
             NotFittedError: when no data has been added.
         """
-        if _num_processes() > 1 and self.momentum is None:
-            own = torch.zeros_like(self.precision) if self._own_sum is None else self._own_sum
-            distributed.all_reduce(own)
-            self.precision.add_(own)
-            self._own_sum = None
+        if num_processes() > 1:
+            self._merge_processes()
         if not self.precision.diagonal(dim1=-2, dim2=-1).sum() > 0:
             raise NotFittedError(
                 "the precision has seen no data; run a training epoch, or fit_posterior(loader)."
@@ -133,6 +137,25 @@ class LaplacePosterior(nn.Module):
         self.root.copy_(inverse * math.sqrt(self.ridge))
         self.fitted.fill_(1)
         self._is_fitted = True
+
+    def _merge_processes(self) -> None:
+        """Bring what every process has seen by itself into the precision, the same in all of them."""
+        own = torch.zeros_like(self.precision) if self._own is None else self._own
+        if self.momentum is None:
+            distributed.all_reduce(own)
+            self.precision.add_(own)
+            self._forget_own()
+            return
+        # The average of each process goes on with its next batch.
+        weight = own.new_full((), self._num_own)
+        merged = own * weight
+        distributed.all_reduce(merged)
+        distributed.all_reduce(weight)
+        if weight > 0:
+            self.precision.copy_(merged / weight)
+
+    def _forget_own(self) -> None:
+        self._own, self._num_own = None, 0
 
     def whiten(self, phi: Float[Tensor, "b f"]) -> Float[Tensor, "k b f"]:
         """Return `z` with `|z|^2` the variance of the logits; k is 1 or the number of classes.
@@ -158,18 +181,13 @@ class LaplacePosterior(nn.Module):
     def _apply(self, fn, recurse=True):
         up = super()._apply
         apply_without_rounding(self, ("precision", "root"), lambda: up(fn, recurse))
-        if self._own_sum is not None:
-            self._own_sum = self._own_sum.to(self.precision.device)
+        if self._own is not None:
+            self._own = self._own.to(self.precision.device)
         return self
 
 
 def _read_loaded_state(posterior: nn.Module, _: object) -> None:
     """Bring what is not a buffer in line with the buffers that were loaded."""
     assert isinstance(posterior, LaplacePosterior)
-    posterior._own_sum = None
+    posterior._forget_own()
     posterior._is_fitted = bool(posterior.fitted)
-
-
-def _num_processes() -> int:
-    ready = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if ready else 1

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lrformer.heads.full_precision import at_least_float32
+from lrformer.core.full_precision import at_least_float32
 from lrformer.heads.predictive import Predictive
 
 

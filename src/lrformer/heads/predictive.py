@@ -35,7 +35,8 @@ class Predictive:
             raise ConfigError(
                 f"logits have shape {tuple(self.logits.shape)}; they must be (batch, classes)."
             )
-        if self.variance is not None and self.variance.shape[0] != self.logits.shape[0]:
+        rows = self.logits.shape[:1]
+        if self.variance is not None and self.variance.shape not in (rows, self.logits.shape):
             raise ConfigError(
                 f"variance has shape {tuple(self.variance.shape)}; it must be ({self.logits.shape[0]},) or "
                 f"{tuple(self.logits.shape)}, as the logits are."

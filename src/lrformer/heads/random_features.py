@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError, NotFittedError
-from lrformer.heads.full_precision import (
+from lrformer.core.full_precision import (
     apply_without_rounding,
     at_least_float32,
     without_autocast,
@@ -37,7 +37,7 @@ class RandomFourierFeatures(nn.Module):
     The input is rescaled because a length-scale means nothing without the scale of the features:
     2 on raw features of width 384 makes the kernel a delta.
 
-    - `"literal"`: `x' = x`.
+    - `"literal"`: `x' = x`, unless the head is stretched.
     - `"layer_norm"`: LayerNorm without parameters, divided by `sqrt(e/2)`. Two unrelated inputs are
       then 2 apart. It forgets the length of x: an input far away along a known direction looks near.
     - `"calibrate"`: x divided by half the median distance of the training features, given once by
@@ -128,8 +128,6 @@ class RandomFourierFeatures(nn.Module):
 
     def rescale(self, x: Float[Tensor, "b e"]) -> Float[Tensor, "b e"]:
         """Return `x'`, the input on the scale on which the length-scale is measured."""
-        if self.feature_scale == "literal":
-            return x
         if self.feature_scale == "layer_norm":
             x = nn.functional.layer_norm(x, (self.in_features,))
         return x / self.input_scale

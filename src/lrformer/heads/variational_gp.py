@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError, NotFittedError, require_extra
-from lrformer.heads.full_precision import at_least_float32, without_autocast
+from lrformer.core.full_precision import at_least_float32, without_autocast
 from lrformer.heads.predictive import Predictive
 
 # Of a posterior that starts at a draw, against the prior's.

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from lrformer.core import make_generator
 from lrformer.core.modes import evaluating
+from lrformer.core.processes import gather_rows
 from lrformer.heads import (
     DistanceReport,
     FittedGP,
@@ -81,17 +82,27 @@ class GaussianProcessMethod(BackboneMethod):
         return self.features(x)
 
     def fit_posterior(self, loader: Loader) -> "GaussianProcessMethod":
-        """Return self, with the precision summed over `loader` and inverted."""
-        self.calibrate_posterior(loader)
+        """Return self, with the precision summed over `loader` and inverted.
+
+        With several processes each brings its own part of the data.
+        """
+        if isinstance(self.gp, FittedGP):
+            self.gp.share_features()
+        self.calibrate_posterior(loader, is_part=True)
         return self.sum_posterior(loader)
 
     @torch.no_grad()
-    def calibrate_posterior(self, loader: Loader) -> None:
-        """Measure the scale of the features of a trained backbone, where the head is fitted to them afterwards."""
+    def calibrate_posterior(self, loader: Loader, *, is_part: bool = False) -> None:
+        """Measure the scale of the features of a trained backbone, where the head is fitted to them afterwards.
+
+        Args:
+            is_part: whether `loader` gives every process a part of its own; otherwise all see the same data.
+        """
         if isinstance(self.gp, FittedGP) and self.gp.config.feature_scale == "calibrate":
             with evaluating(self):
                 # Only now do the features have the scale that they will keep.
-                self.gp.calibrate(collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS))
+                features = collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS)
+            self.gp.calibrate(gather_rows(features) if is_part else features)
 
     @torch.no_grad()
     def sum_posterior(self, loader: Loader) -> "GaussianProcessMethod":

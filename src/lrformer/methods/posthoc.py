@@ -72,7 +72,7 @@ def fit_temperature(
 ) -> Temperature:
     """Return the temperature of least negative log-likelihood on `validation`, which is held-out data.
 
-    One imagined input, whose label is any class with equal chance, counts with the others. Without it a
+    One imagined input, whose label is any possible class with equal chance, counts with the others. Without it a
     model that makes no mistake on `validation` would be told to be certain of everything, far away too.
 
     Args:
@@ -90,11 +90,13 @@ def fit_temperature(
         raise ConfigError(
             f"y has labels from {int(y.min())} to {int(y.max())}; they must lie in 0 to {num_classes - 1}."
         )
-    if not validation.probs.isfinite().all():
-        raise ConfigError(
-            "validation has predictions that are not finite; no temperature fits them."
-        )
     y = y.long()
+    # A class that an input cannot have, by a logit of minus infinity, stays so at every temperature.
+    is_possible = validation.log_probs > -math.inf
+    if not (validation.probs.isfinite().all() and is_possible.gather(1, y.unsqueeze(1)).all()):
+        raise ConfigError(
+            "validation has predictions that are not finite, or that rule out the label; no temperature fits them."
+        )
     wide = replace(
         validation,
         logits=validation.logits.double(),
@@ -105,7 +107,7 @@ def fit_temperature(
     def loss(temperature: Temperature) -> float:
         log_probs = temperature(wide).log_probs
         seen = torch.nn.functional.nll_loss(log_probs, y, reduction="sum")
-        return float(seen - log_probs.mean())
+        return float(seen - log_probs[is_possible].mean())
 
     def best_with(relative_slope: float, tolerance: float) -> Temperature:
         # The range is that of the temperature at the mean variance, the same for every slope.

@@ -40,7 +40,8 @@ class CertifiedBranch(nn.Module):
 
     def scale(self, sigma_in: Tensor, sigma_out: Tensor) -> Tensor:
         """Return the factor that keeps the branch within its budget: min(1, budget / bound)."""
-        return (self.budget / (self.bracket * sigma_in * sigma_out)).clamp(max=1)
+        # Clamped before the quotient: the gradient stays finite where a matrix is zero.
+        return self.budget / (self.bracket * sigma_in * sigma_out).clamp(min=self.budget)
 
     def forward(
         self, x: Float[Tensor, "b n e"], scale: Float[Tensor, ""]

@@ -111,7 +111,7 @@ def uncertainty_on(
     """Return one score of a model at every point, and the name of that score."""
     if isinstance(model, str | Path):
         model = load_run(model)
-    name, predict = _predictor(model, score, make_generator(seed))
+    name, predict = _predictor(model, score, seed)
     parts = []
     for block in torch.from_numpy(np.asarray(points, dtype=np.float32)).split(POINTS_AT_A_TIME):
         predictive = predict(block)
@@ -126,7 +126,7 @@ def uncertainty_on(
 
 
 def _predictor(
-    model: Any, score: str | None, generator: torch.Generator
+    model: Any, score: str | None, seed: int
 ) -> tuple[str, Callable[[Tensor], Predictive]]:
     """Return the name of the score, and how `model` predicts plain points."""
     if isinstance(model, Run):
@@ -134,10 +134,15 @@ def _predictor(
             raise ConfigError(
                 f"{model.path} was not trained on points in the plane; a heat map needs two coordinates."
             )
-        return score or model.decision.score, lambda x: model.predict(x, generator=generator)
+        # The same draws for every block of points: a map of one function, without seams.
+        return score or model.decision.score, lambda x: model.predict(
+            x, generator=make_generator(seed)
+        )
     if isinstance(model, Method):
         device = next(model.parameters()).device
-        return score or model.default_score, lambda x: model.predict(x.to(device), generator)
+        return score or model.default_score, lambda x: model.predict(
+            x.to(device), make_generator(seed)
+        )
     if callable(model):
         own: Any = model
         return score or "entropy", own

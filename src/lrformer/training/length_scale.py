@@ -12,6 +12,7 @@ from torch import Tensor, distributed
 
 from lrformer.core import ConfigError
 from lrformer.core.modes import evaluating
+from lrformer.core.processes import num_processes
 from lrformer.data import DeviceBatches, Split
 from lrformer.data.outliers import NUM_BLOCKS, make_outliers
 from lrformer.heads import RandomFeaturePosterior
@@ -80,7 +81,7 @@ def choose_length_scale(
         inside = _features(method, images, like=known)
         outside = [_features(method, make_outliers(images, kind), like=known) for kind in KINDS]
     # A posterior is summed over the processes: each adds its own part, so that no input counts twice.
-    is_shared = distributed.is_available() and distributed.is_initialized()
+    is_shared = num_processes() > 1
     own = (
         trained.tensor_split(distributed.get_world_size())[distributed.get_rank()]
         if is_shared

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lrformer.core import ConfigError, UnsupportedModelError, make_generator
 from lrformer.core.modes import evaluating
+from lrformer.core.processes import gather_rows
 from lrformer.heads import (
     DistanceReport,
     FittedGP,
@@ -63,8 +64,8 @@ def fit_posterior(
 class PosteriorClassifier(nn.Module):
     """A trained classifier whose logits are shrunk by the variance of a posterior on its features.
 
-    The mean is the classifier's own: the posterior adds the variance, and does not change which
-    class is most probable under the mean-field approximation.
+    The mean is the classifier's own: the posterior adds the variance. Under the mean-field approximation it does not
+    change which class is most probable, unless every class has a variance of its own (`likelihood="softmax"`).
     """
 
     def __init__(self, model: nn.Module, config: RandomFeatureGPConfig | None = None) -> None:
@@ -113,8 +114,9 @@ class PosteriorClassifier(nn.Module):
         device = self.head.posterior.precision.device
         with evaluating(self):
             kept = self._first_features(loader, device)
+            self.head.share_features()
             if self.head.config.feature_scale == "calibrate":
-                self.head.calibrate(kept)
+                self.head.calibrate(gather_rows(kept))
             self.head.reset()
             for x in inputs(loader, device):
                 features, logits = self._features_and_logits(x)
@@ -182,8 +184,10 @@ def _is_softmax_method(method: Method) -> bool:
 def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader) -> None:
     """Fit a head inside somebody's model from the features that reach it."""
     device = head.posterior.precision.device
-    if isinstance(head, FittedGP) and head.config.feature_scale == "calibrate":
-        head.calibrate(_features_seen_by(model, head, loader, device))
+    if isinstance(head, FittedGP):
+        head.share_features()
+        if head.config.feature_scale == "calibrate":
+            head.calibrate(gather_rows(_features_seen_by(model, head, loader, device)))
     kept: list[Tensor] = []
 
     def update(features: Tensor, _: Tensor) -> None:

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
+
+from lrformer.core.processes import take_from_first
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -52,10 +54,8 @@ class WeightAverage:
     @torch.no_grad()
     def copy_to_model(self) -> None:
         """Make the average the weights of the model; with several processes, all of them call it."""
-        if distributed.is_available() and distributed.is_initialized():
-            # Each process has statistics of its own part of the batches; the first one's are kept.
-            for average in self.averages[self.num_parameters :]:
-                distributed.broadcast(average, src=0)
+        # Each process has statistics of its own part of the batches; the first one's are kept.
+        take_from_first(*self.averages[self.num_parameters :])
         torch._foreach_copy_(self.tensors, self.averages)
 
     @contextmanager

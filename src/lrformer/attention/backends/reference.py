@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrformer.attention.masks import add_mask, merge_masks
+from lrformer.attention.masks import masked_softmax, merge_masks
 
 
 def dot_product(
@@ -50,7 +50,7 @@ def dot_product_weights(
         device=q.device,
     )
     with _full_precision(q):
-        return add_mask(scale * (q @ k.mT), mask).softmax(-1)
+        return masked_softmax(scale * (q @ k.mT), mask)
 
 
 def squared_distance(
@@ -105,7 +105,7 @@ def squared_distance_weights(
         # norm wrongly on CUDA at 196, 197 and 200 tokens (docs/paper.md).
         ones = torch.ones_like(q[..., :1, :])
         distances = q.square() @ ones.mT - 2 * (q @ k.mT) + ones @ k.square().mT
-        return add_mask(-coefficient[..., None, None] * distances, mask).softmax(-1)
+        return masked_softmax(-coefficient[..., None, None] * distances, mask)
 
 
 def _average(

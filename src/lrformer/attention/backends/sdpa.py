@@ -5,10 +5,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrformer.attention.masks import merge_masks, without_padding
+from lrformer.attention.masks import merge_masks, rows_with_a_key, without_padding
 
-# Score of a padded key: exp(-30000) is zero in every dtype, the number itself fits float16, and, unlike
-# an infinity, it leaves finite gradients. The largest score of a row is never below zero (see
+# Score of a padded key: exp(-30000) is zero in every dtype and, unlike an infinity, it leaves finite gradients. The largest score of a row is never below zero (see
 # `squared_distance`), so a padded key cannot win, unless another mask takes the larger ones away.
 _PADDED_SCORE = -30_000.0
 
@@ -65,10 +64,24 @@ def squared_distance(
     Two more things keep 16-bit gradients right, where the score gradients of a row do not quite sum to
     zero. For tied queries and keys, a column that is zero going forward carries the gradient of the term
     that is constant in j: the rounding then meets the distance itself, which is small where the weight is
-    large. And what all values of a column share is taken off before the kernel and added after it.
+    large. And what all values of a column share is taken off before the kernel and added after it, unless
+    dropout takes weights away. A bias can exceed the largest float16: such calls are made in float32.
     """
     width = v.shape[-1]
     dtype = kernel_dtype(v)
+    if dtype == torch.float16:
+        with torch.autocast(v.device.type, enabled=False):
+            wide_q = q.float()
+            return squared_distance(
+                wide_q,
+                wide_q if k is q else k.float(),
+                v.float(),
+                coefficient,
+                attn_mask=attn_mask,
+                is_causal=is_causal,
+                key_padding_mask=key_padding_mask,
+                dropout_p=dropout_p,
+            ).to(dtype)
     wide = torch.promote_types(q.dtype, torch.float32)
     q_wide = q.to(wide)
     k_wide = q_wide if k is q else k.to(wide)
@@ -101,7 +114,8 @@ def squared_distance(
             constant = -c * distance_k
             q_columns.append((constant - constant.detach()).to(dtype))
             k_columns.append(ones)
-        shared_v = _shared_part(v, key_padding_mask).detach()
+        if dropout_p == 0:
+            shared_v = _shared_part(v, key_padding_mask).detach()
 
     mask = merge_masks(
         (q.shape[-2], k.shape[-2]),
@@ -121,7 +135,10 @@ def squared_distance(
         scale=1.0,
     )
     out = out[..., :width]
-    return out if shared_v is None else out + shared_v.to(out.dtype)
+    if shared_v is None:
+        return out
+    shared_v = shared_v.to(out.dtype)
+    return out + (shared_v if mask is None else shared_v * rows_with_a_key(mask))
 
 
 def kernel_dtype(v: Tensor) -> torch.dtype:

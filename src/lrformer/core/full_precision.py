@@ -1,4 +1,4 @@
-"""Where a head leaves mixed precision: posteriors and kernels are computed in float32 or better."""
+"""Where a module leaves mixed precision: posteriors, kernels and temperatures are kept in float32 or better."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,0 +1,91 @@
+"""Two processes, each with its own part of the data, fit the posterior that one process fits to all of it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, distributed, multiprocessing, nn
+
+from lrformer.heads import LaplacePosterior, RandomFeatureGPConfig
+from lrformer.methods import create_method
+from lrformer.training.posterior import fit_posterior
+from tests.methods.tiny import tiny_lrformer
+from tests.tolerance import assert_close
+
+CALIBRATED = RandomFeatureGPConfig(num_random_features=32, feature_scale="calibrate")
+
+
+def backbone() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return tiny_lrformer(depth=1)
+
+
+def data() -> Tensor:
+    x = torch.randn(60, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    # The parts of the two processes are not alike.
+    x[:30] *= 0.2
+    return x
+
+
+def fitted(x: Tensor) -> dict[str, Tensor]:
+    """Return the variances of a method with a fitted process, and of a classifier that gets one."""
+    settings = {"head": "fitted", "feature_scale": "calibrate", "num_random_features": 32}
+    method = create_method("lrformer", backbone, 3, **settings)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    torch.nn.init.eye_(linear[1].weight)
+    found = {"method": method, "classifier": linear}
+    seen = torch.ones(2, 1, 8, 8)
+    return {
+        name: fit_posterior(
+            model, list(x.split(16)), config=CALIBRATED if name == "classifier" else None
+        )
+        .predict(seen)
+        .variance
+        for name, model in found.items()
+    }
+
+
+def moving_average(batches: list[Tensor]) -> Tensor:
+    posterior = LaplacePosterior(64, 2, momentum=0.5)
+    for batch in batches:
+        posterior.update(batch.flatten(1))
+    posterior.refresh()
+    return posterior.precision
+
+
+def run_process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
+    torch.manual_seed(5 * rank)  # every process draws other random features
+    own = data().chunk(2)[rank]
+    result = fitted(own)
+    # One batch more in the first process.
+    result["average"] = moving_average(list(own[: 20 - 10 * rank].split(10)))
+    torch.save(result, f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> list[dict[str, Tensor]]:
+    folder: Path = tmp_path_factory.mktemp("processes")
+    multiprocessing.spawn(run_process, args=(str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", ["method", "classifier"])
+def test_the_posterior_is_that_of_one_process(results, name) -> None:
+    torch.manual_seed(0)
+    expected = fitted(data())
+    for result in results:
+        assert_close(result[name], expected[name], 1e-4)
+
+
+def test_a_moving_average_waits_for_nobody(results) -> None:
+    first, second = data().chunk(2)
+    own = [moving_average(list(first[:20].split(10))), moving_average([second[:10]])]
+    expected = (2 * own[0] + own[1]) / 3
+    for result in results:
+        assert_close(result["average"], expected, 1e-6)
