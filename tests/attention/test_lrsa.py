@@ -388,3 +388,10 @@ def test_a_large_alpha_survives_16_bits():
     assert module.qkv.weight.dtype == torch.float16
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).half()
     assert module.attention_map(x).isfinite().all()
+
+
+def test_no_tokens_give_no_output():
+    for normalizer in ("paper", "floor", "symmetric", "m"):
+        module = LRSA(8, 2, normalizer=normalizer)
+        assert module(torch.zeros(2, 0, 8)).shape == (2, 0, 8)
+        assert module(torch.zeros(2, 0, 8, requires_grad=True)).shape == (2, 0, 8)

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lrformer.cli.main import app
+from lrformer.core import ConfigError
 from lrformer.evaluation import Results, load_scores
 from tests.evaluation.made_run import write_image_folder, write_images, write_run
 
@@ -24,6 +26,13 @@ def place(tmp_path_factory):
 @pytest.fixture
 def run(place, tmp_path):
     return shutil.copytree(place / "run", tmp_path / "run")
+
+
+def change_config(run, **changes):
+    path = run / "config.json"
+    record = json.loads(path.read_text())
+    record["config"]["train"] |= changes
+    path.write_text(json.dumps(record))
 
 
 def invoke(*arguments):
@@ -56,12 +65,39 @@ def test_several_unknown_sets_may_follow_one_option_or_each_its_own(run, place, 
 
 def test_several_runs_are_averaged_over_their_seeds(run, place, tmp_path):
     other = shutil.copytree(place / "run", tmp_path / "other")
+    change_config(other, seed=1)
     result = invoke("evaluate", run, other, "--out", tmp_path, "--no-report", *FAST)
     assert result.exit_code == 0, result.output
     assert "2 runs" in result.output
     record = json.loads((tmp_path / "seeds.json").read_text())
     assert record["num_seeds"] == 2
     assert load_scores(run).metrics == load_scores(other).metrics
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "has the seed of"),
+        ({"seed": 1, "epochs": 77}, "is no seed of the experiment of .*: epochs is 77 there"),
+    ],
+)
+def test_runs_that_are_no_seeds_of_one_experiment_are_not_averaged(
+    run, place, tmp_path, changes, message
+):
+    other = shutil.copytree(place / "run", tmp_path / "other")
+    change_config(other, **changes)
+    result = invoke("evaluate", run, other, "--no-report", *FAST)
+    assert isinstance(result.exception, ConfigError)
+    assert re.search(message, str(result.exception))
+
+
+def test_a_folder_of_runs_names_them(place):
+    result = invoke("evaluate", place)
+    assert isinstance(result.exception, ConfigError)
+    assert (
+        f"is no run, but 1 are in it: name them, as in `lrformer evaluate {place / 'run'}`"
+        in str(result.exception)
+    )
 
 
 def test_options_reach_the_record(run):

@@ -71,7 +71,7 @@ def test_globs_are_expanded_and_names_are_read_from_standard_input(place):
     rows = json.loads(invoke(place / "run", pattern, "--format", "json").stdout)
     assert len(rows) == 3
     names = "\n".join(row["file"] for row in rows)
-    again = invoke(place / "run", "-", "--format", "json", input=f"{names}\n\n")
+    again = invoke(place / "run", "-", "--format", "json", input=f"\ufeff{names}\n\n")
     assert json.loads(again.stdout) == rows
 
 

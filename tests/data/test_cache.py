@@ -134,3 +134,10 @@ def test_a_manifest_that_is_none_is_named(tmp_path, arrays):
     (tmp_path / "test.json").write_text("{broken")
     with pytest.raises(ConfigError, match=r"test\.json is not a manifest"):
         open_prepared(tmp_path, "test")
+
+
+def test_an_empty_set_is_refused(tmp_path):
+    np.save(tmp_path / "train-x.npy", np.zeros((0, 4, 4, 3), dtype=np.uint8))
+    np.save(tmp_path / "train-y.npy", np.zeros(0, dtype=np.int64))
+    with pytest.raises(ConfigError, match=r"train-x\.npy is empty"):
+        open_prepared(tmp_path, "train")

@@ -219,3 +219,19 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
     assert not list((tmp_path / "c").rglob("*.partial"))
     monkeypatch.undo()
     assert len(load_dataset(folder, root=tmp_path / "c")) == 8
+
+
+def test_no_kind_of_image_is_left_out_without_a_word(tmp_path, write_folder, write_image):
+    folder = write_folder(tmp_path / "pets", splits=("train", "val"))
+    write_image(folder / "train" / "cat" / "moving.gif", seed=50)
+    (folder / "train" / "cat" / "notes.txt").write_text("not an image")
+    assert len(load_dataset(folder, root=tmp_path / "c", channels=3)) == 9
+    (folder / "train" / "dog" / "phone.heic").write_bytes(b"nobody reads this")
+    with pytest.raises(ConfigError, match=r"phone\.heic"):
+        load_dataset(folder, root=tmp_path / "c", channels=3)
+
+
+def test_a_split_that_is_missing_names_each_that_is_there_once(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets", splits=("train", "val", "test"))
+    with pytest.raises(ConfigError, match=r"It has: train, val, test\.$"):
+        load_dataset(folder, split="nowhere", root=tmp_path / "c")

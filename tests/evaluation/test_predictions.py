@@ -99,3 +99,10 @@ def test_arrays_that_do_not_belong_together_are_refused_by_name(tmp_path):
         (tmp_path / "z.npz").write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(ConfigError, match=r"z\.npz cannot be read as predictions"):
             Predictions.load(tmp_path / "z.npz")
+
+
+def test_lists_are_arrays():
+    listed = from_arrays([[0.9, 0.1], [0.3, 0.7]], [0, 1])
+    np.testing.assert_allclose(listed.probs, [[0.9, 0.1], [0.3, 0.7]])
+    assert listed.labels is not None
+    assert listed.labels.tolist() == [0, 1]

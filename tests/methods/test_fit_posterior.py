@@ -181,3 +181,32 @@ def test_a_cast_of_the_model_does_not_round_what_the_posterior_was_computed_from
         assert torch.equal(value, before[key])
     assert next(method.backbone.parameters()).dtype == torch.bfloat16
     assert method.double().head.random_features.weight.dtype == torch.float64
+
+
+def test_a_model_of_text_sees_its_mask() -> None:
+    pytest.importorskip("transformers")
+    from tests.interop.zoo import bert_classifier
+
+    bert = bert_classifier()
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 30, (12, 6), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[:, 3:] = 0
+    named = {"input_ids": ids, "attention_mask": mask}
+    labels = torch.zeros(12, dtype=torch.long)
+    model = fit_posterior(bert, [({**named, "labels": labels}, labels)], config=SMALL)
+    expected = bert(**named).logits
+    shrunk = model.predict(named)
+    assert torch.equal(shrunk.probs.argmax(-1), expected.argmax(-1))
+    assert_close(model(named), expected, 1e-6)
+    # What is padding does not matter.
+    other = {**named, "input_ids": torch.where(mask.bool(), ids, 1)}
+    assert_close(model.predict(other).variance, shrunk.variance, 1e-5)
+    with pytest.raises(ConfigError, match="what looks like their mask"):
+        fit_posterior(bert, [(ids, mask, labels)], config=SMALL)
+
+
+def test_numbers_that_are_none_are_said() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    with pytest.raises(ConfigError, match="not finite; look at its inputs"):
+        fit_posterior(model, [torch.full((4, 1, 8, 8), float("nan"))], config=SMALL)

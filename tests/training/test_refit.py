@@ -1,6 +1,7 @@
 """A run that takes the weights of another ends where its own training would have ended."""
 
 import dataclasses
+import json
 import math
 import os
 import shutil
@@ -15,9 +16,10 @@ from lrformer.evaluation.run_evaluation import _about
 from lrformer.methods import Temperature, posthoc
 from lrformer.methods.lrformer import LRFormerConfig
 from lrformer.methods.sngp import SNGPConfig
-from lrformer.training import load_run, running, train
+from lrformer.training import load_run, running, train, update_metrics
 from lrformer.training.atomic_files import read_json, read_tensors, write_json
 from lrformer.training.claim import first_difference
+from lrformer.training.loop import Training
 from lrformer.training.refit import training_of
 from lrformer.training.splits import load_splits
 from tests.training.small import QUIET, small, weights
@@ -306,3 +308,35 @@ def test_a_difference_is_a_setting_and_never_an_empty_group_of_them(source):
     assert first_difference(there, with_settings({**FITTED, "ridge": 2.0})) == (
         "method_overrides.ridge", None, 2.0,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["decision.json", "posterior.safetensors"])
+@pytest.mark.parametrize("overrides", [FITTED, {}], ids=["fitted", "trained"])
+def test_what_is_missing_of_a_finished_run_is_fitted_to_its_weights_again(
+    tmp_path, name, overrides, monkeypatch
+):
+    first = train(config(overrides, epochs=1), tmp_path, runtime=QUIET)
+    update_metrics(tmp_path, "evaluation", {"kept": True})
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
+    (tmp_path / name).unlink()
+    monkeypatch.setattr(Training, "run", lambda _: pytest.fail("the run was trained again"))
+    again = train(config(overrides, epochs=1), tmp_path, runtime=QUIET)
+    assert again.decision == first.decision
+    for kept in ("model.safetensors", "posterior.safetensors", "decision.json", "log.jsonl"):
+        assert (tmp_path / kept).read_bytes() == before[kept]
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["evaluation"] == {"kept": True}
+    assert "weights_of" not in metrics["training"]
+    assert (
+        metrics["training"]["seconds"] == json.loads(before["metrics.json"])["training"]["seconds"]
+    )
+
+
+def test_what_was_said_of_lost_weights_is_forgotten_with_them(tmp_path):
+    train(config({}, epochs=1), tmp_path, runtime=QUIET)
+    update_metrics(tmp_path, "evaluation", {"of": "the old weights"})
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"the run was finished. Restore it from a copy"):
+        load_run(tmp_path)
+    train(config({}, epochs=1), tmp_path, runtime=QUIET)
+    assert list(json.loads((tmp_path / "metrics.json").read_text())) == ["training"]

@@ -263,3 +263,20 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path, inside):
         with pytest.raises(RunFileError, match=f"{file} is a file and must be a folder"):
             put(file / inside)
     assert file.read_text() == "mine"
+
+
+def test_a_config_that_is_none_and_a_run_that_is_no_saved_model_are_told_apart(run_folder):
+    with pytest.raises(ConfigError, match="is that of a run, and not of a saved model"):
+        lrformer.interop.load(run_folder)
+    (run_folder / "config.json").write_text("[]")
+    with pytest.raises(ConfigError, match="is not the config of a run; it is damaged"):
+        load_run(run_folder)
+
+
+def test_a_path_is_a_place_and_other_things_are_no_data(tmp_path):
+    assert TrainConfig(data=tmp_path, root=tmp_path) == TrainConfig(
+        data=str(tmp_path), root=str(tmp_path)
+    )
+    for wrong in (DIGITS, (np.zeros(3), np.zeros(3)), None):
+        with pytest.raises(ConfigError, match=r"must be the name of a data set or a folder"):
+            TrainConfig(data=wrong)

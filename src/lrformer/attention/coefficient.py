@@ -115,6 +115,8 @@ def _largest_norm(x: Float[Tensor, "b n e"], dtype: torch.dtype) -> Float[Tensor
     In plain code the gradient is that of the largest token alone, of the first if there are several: the
     gradient of a maximum over norms would pass over all of x many times. Compiled, it melts into one.
     """
+    if x.shape[1] == 0:
+        return x.new_zeros(x.shape[0], 1, dtype=dtype)
     if torch.compiler.is_compiling() or not x.requires_grad:
         return torch.linalg.vector_norm(x, dim=-1, dtype=dtype).amax(-1, keepdim=True)
     index = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=dtype).argmax(-1)

@@ -11,8 +11,10 @@ from lrformer.core import UnsupportedModelError
 
 
 @torch.no_grad()
-def attention_maps(model: nn.Module, *inputs: Any) -> dict[str, Float[Tensor, "b h n n"]]:
-    """Return the attention weights of every layer of `model` on `inputs`, by the layer's name.
+def attention_maps(
+    model: nn.Module, *inputs: Any, **named_inputs: Any
+) -> dict[str, Float[Tensor, "b h n n"]]:
+    """Return the attention weights of every layer of `model` on its inputs, by the layer's name.
 
     Works for every model whose attention is one of this package's modules, converted ones too. The
     matrices are whole: b h n^2 numbers a layer.
@@ -37,7 +39,7 @@ def attention_maps(model: nn.Module, *inputs: Any) -> dict[str, Float[Tensor, "b
 
     handles = [keep_map(name, layer) for name, layer in layers.items()]
     try:
-        model(*inputs)
+        model(*inputs, **named_inputs)
     finally:
         for handle in handles:
             handle.remove()

@@ -169,6 +169,7 @@ def _sort_places(
     from lrformer.core import ConfigError
     from lrformer.core.registry import did_you_mean
     from lrformer.data import list_corruptions
+    from lrformer.evaluation.seeds import check_seeds_of_one
     from lrformer.training.run_folder import CONFIG_FILE
 
     runs, kinds = [], ["all", *list_corruptions()]
@@ -180,6 +181,12 @@ def _sort_places(
         elif ood and runs:
             ood = [*ood, place]
         else:
+            inside = sorted(path.parent for path in Path(place).glob(f"*/{CONFIG_FILE}"))
+            if inside:
+                raise ConfigError(
+                    f"{place} is no run, but {len(inside)} are in it: name them, as in `lrformer evaluate "
+                    f"{' '.join(map(str, inside[:3]))}{' ...' if inside[3:] else ''}`."
+                )
             siblings = [str(path.parent) for path in Path(place).parent.glob(f"*/{CONFIG_FILE}")]
             raise ConfigError(
                 f"{place} is not the folder of a run: there is no {CONFIG_FILE} in it."
@@ -190,6 +197,7 @@ def _sort_places(
             f"a run is named twice ({', '.join(map(str, runs))}); several runs are taken as seeds of one experiment, "
             "and one run is one seed."
         )
+    check_seeds_of_one(runs)
     if not runs:
         raise ConfigError(
             "nothing to evaluate: name the folder of a run, or --arrays PROBS LABELS."

@@ -56,7 +56,7 @@ def predict(
     names = [
         name
         for place in images
-        for name in (sys.stdin.read().splitlines() if place == "-" else [place])
+        for name in (_names(sys.stdin.read()) if place == "-" else [place])
         if name
     ]
     files = find_files(names)
@@ -102,6 +102,11 @@ class Counted:
             self.known += row.is_in_distribution is True
             self.unknown += row.is_in_distribution is False
             yield row
+
+
+def _names(text: str) -> list[str]:
+    """Return the lines of a list of files; some editors put a mark before the first."""
+    return text.removeprefix("\ufeff").splitlines()
 
 
 def _write_out(lines: Lines, counted: Counted) -> None:

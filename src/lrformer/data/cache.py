@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from filelock import FileLock
@@ -187,6 +187,8 @@ def open_prepared(
     if manifest is None:
         if class_names is None:
             check_labels(y, num_samples=len(x), num_classes=None, where=str(y_path))
+            if len(y) == 0:
+                raise ConfigError(f"{x_path} is empty; it must hold at least one image.")
             class_names = tuple(str(label) for label in range(int(y.max()) + 1))
         manifest = write_manifest(folder, split, class_names=class_names, source="arrays")
     if (manifest.shape, manifest.num_samples) != (tuple(x.shape), len(y)):
@@ -205,12 +207,20 @@ def open_prepared(
     return Prepared(x=x, y=y.astype(np.int64), manifest=manifest)
 
 
-def load_array(path: Path) -> np.ndarray:
+def load_array(path: Path, *, mmap_mode: Literal["r"] | None = "r") -> np.ndarray:
     """Return the array in `path`, memory-mapped and never unpickled."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read as an array: {error}.") from error
+    except (ValueError, EOFError) as error:
+        # numpy takes whatever it does not know for a pickle, and says how to open one.
+        raise ConfigError(
+            f"{path} cannot be read as an array of numbers; save it as .npy with numpy.save."
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise ConfigError(f"{path} holds several arrays; save one as .npy with numpy.save.")
+    return array
 
 
 def _write_text(file: BinaryIO, text: str) -> None:

@@ -7,7 +7,13 @@ from jaxtyping import UInt8
 
 from lrformer.core import ConfigError
 
-SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+# Also what not every Pillow reads: such a file is named in an error, and not left out without a word.
+SUFFIXES = frozenset(
+    {
+        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpeg", ".jpg"),
+        *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+    }
+)
 # A palette is a way to store RGB, and a bit is a way to store gray.
 CHANNELS_OF_MODE = {"1": 1, "L": 1, "P": 3, "RGB": 3, "LA": 2, "RGBA": 4, "PA": 4, "CMYK": 4}
 # Gray of 16 bits, in either order of bytes. Pillow's own conversion would make everything above 255 white.

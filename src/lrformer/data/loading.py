@@ -115,7 +115,7 @@ def _open(
     splits = store.splits
     if split not in {"train", "val", WHOLE_TRAINING_SET}:
         if split not in splits:
-            known = [*splits, "val"] if "train" in splits else splits
+            known = dict.fromkeys([*splits, "val"] if "train" in splits else splits)
             raise ConfigError(
                 f"{store.name} has no split '{split}'.{did_you_mean(split, known)} "
                 f"It has: {', '.join(known)}."

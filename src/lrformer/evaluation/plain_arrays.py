@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lrformer.core import ConfigError
+from lrformer.data.cache import load_array
 from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.measure import evaluate
 from lrformer.evaluation.predictions import Predictions, from_arrays
@@ -52,10 +53,4 @@ def _parse(spec: str) -> tuple[str, str]:
 
 
 def _read(path: str | Path) -> np.ndarray:
-    try:
-        array = np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(f"{path} cannot be read as an array of numbers: {error}.") from error
-    if not isinstance(array, np.ndarray):
-        raise ConfigError(f"{path} holds several arrays; save one as .npy with numpy.save.")
-    return array
+    return load_array(Path(path), mmap_mode=None)

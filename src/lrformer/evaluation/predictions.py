@@ -162,7 +162,9 @@ def from_arrays(
         scores: further scores of that model, larger where it is less certain.
         logits: (samples, classes); with them energy, Dempster-Shafer and the norm of the logits are known too.
     """
-    checked = _distribution(probs, name=name)
+    checked = _distribution(np.asarray(probs), name=name)
+    labels = None if labels is None else np.asarray(labels)
+    logits = None if logits is None else np.asarray(logits)
     members = checked if checked.ndim == 3 else None
     mean = checked if members is None else members.mean(axis=0)
     if logits is not None and logits.shape != mean.shape:

@@ -1,12 +1,16 @@
 """Several runs of one experiment: mean and interval over their seeds, metric by metric."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lrformer.core import ConfigError
 from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores
 from lrformer.metrics import seed_interval
 from lrformer.metrics.bootstrap import DEFAULT_LEVEL
+from lrformer.training.claim import first_difference
+from lrformer.training.run_folder import read_run_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,33 @@ class SeedScores:
     def select(self, *, dataset: str, score: str | None = None) -> dict[str, SeedMetric]:
         """Return the metrics of one set by name: of one score, or those of the probabilities."""
         return {m.name: m for m in self.metrics if (m.dataset, m.score) == (dataset, score)}
+
+
+def check_seeds_of_one(runs: Sequence[Path]) -> None:
+    """Raise unless the runs differ in their seed, and in nothing else."""
+    configs = [read_run_config(run) for run in runs]
+    seeds = [config.train.seed for config in configs]
+    for number, config in enumerate(configs[1:], 1):
+        # Another seed cuts another validation split off, so that the rest has other statistics.
+        first = configs[0]
+        same = dataclasses.replace(
+            config,
+            train=dataclasses.replace(config.train, seed=first.train.seed),
+            mean=first.mean,
+            std=first.std,
+        )
+        found = first_difference(first, same)
+        if found is not None:
+            name, here, there = found
+            raise ConfigError(
+                f"{runs[number]} is no seed of the experiment of {runs[0]}: {name} is {there!r} there and {here!r} here; "
+                "evaluate each by itself."
+            )
+        if seeds[number] in seeds[:number]:
+            raise ConfigError(
+                f"{runs[number]} has the seed of {runs[seeds.index(seeds[number])]} ({seeds[number]}); an interval over "
+                "seeds needs runs of different ones. Evaluate each by itself."
+            )
 
 
 def over_seeds(runs: Sequence[Scores], *, level: float = DEFAULT_LEVEL) -> SeedScores:

@@ -141,6 +141,10 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path} has schema {schema}; this lrformer ({__version__}) reads up to {SCHEMA}. "
             f"Update lrformer."
         )
+    if config.get("kind") == "run":
+        raise ConfigError(
+            f"{path} is that of a run, and not of a saved model; open it by lrformer.load."
+        )
     missing = [key for key in ("kind", "model", "conversion", "weights") if key not in config]
     if missing:
         raise ConfigError(f"{path} lacks {', '.join(missing)}; save the model again.")

@@ -1,7 +1,7 @@
 """What a training loop and an evaluation need to know about a method, and nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -171,18 +171,23 @@ def inputs(loader: Loader, device: torch.device) -> Iterator[Tensor]:
     Raises:
         ConfigError: for a loader that can be gone through only once: what is fitted looks at the data twice.
     """
+    check_repeatable(loader)
+    for batch in loader:
+        x = batch[0] if isinstance(batch, Sequence) else batch
+        if isinstance(x, Mapping):
+            raise ConfigError(
+                f"a batch is a {type(x).__name__} with {', '.join(map(str, x))}; it must be a tensor, or a tuple "
+                "that starts with one."
+            )
+        yield x.to(device, non_blocking=True)
+
+
+def check_repeatable(loader: Loader) -> None:
+    """Raise for a loader that can be gone through only once: what is fitted looks at the data twice."""
     if isinstance(loader, Iterator):
         raise ConfigError(
             f"loader is a {type(loader).__name__}, which can be gone through only once; give a DataLoader or a list."
         )
-    for batch in loader:
-        if isinstance(batch, Mapping):
-            raise ConfigError(
-                f"a batch is a {type(batch).__name__} with {', '.join(map(str, batch))}; it must be a tensor, or a tuple "
-                "that starts with one."
-            )
-        x = batch if isinstance(batch, Tensor) else batch[0]
-        yield x.to(device, non_blocking=True)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """What a training run is asked to do, as frozen values: these make the result, and a resumed run must match them."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -122,6 +123,14 @@ class TrainConfig:
     true_positive_rate: float = 0.95
 
     def __post_init__(self) -> None:
+        for name in ("data", "root", "start"):
+            if isinstance(place := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(place))
+        if not isinstance(self.data, str):
+            raise ConfigError(
+                f"data (a {type(self.data).__name__}) must be the name of a data set or a folder; arrays are trained on from "
+                "a folder that holds them as train-x.npy and train-y.npy."
+            )
         check_kinds(type(self), vars(self))
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))  # a record holds a list

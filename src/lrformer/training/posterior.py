@@ -1,6 +1,6 @@
 """A posterior after the fact, for any trained model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,11 +20,15 @@ from lrformer.heads import (
     RandomFeaturePosterior,
     distance_report,
 )
-from lrformer.interop.calibration import main_tensor
+from lrformer.interop.calibration import call_model, main_tensor
 from lrformer.methods import Method
-from lrformer.methods.base import BackboneMethod, Loader, inputs
+from lrformer.methods.base import BackboneMethod, Loader, check_repeatable
 
 _NUM_KEPT_FEATURES = 1000
+_LABELS = frozenset({"label", "labels"})
+
+# What a model is called with: a tensor, or keyword arguments.
+Inputs = Shaped[Tensor, "b ..."] | Mapping[str, Tensor]
 
 
 def fit_posterior(
@@ -41,7 +45,8 @@ def fit_posterior(
        give a variance. `config` belongs to this case; by default the length-scale is calibrated on
        the features.
 
-    `loader` gives batches of inputs, or of tuples that start with them, and is gone through twice.
+    `loader` gives batches of inputs, or of tuples that start with them, and is gone through twice. What a model takes
+    by name, such as token ids and their mask, is a dict, in the second and third case; labels in it are left out.
     In distributed training each process brings its own part of the data.
 
     Raises:
@@ -86,18 +91,18 @@ class PosteriorClassifier(nn.Module):
         """Whether `predict` would refuse."""
         return not self.head.is_fitted
 
-    def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+    def forward(self, x: Inputs) -> Float[Tensor, "b c"]:
         """Return the logits of the classifier; in training mode the posterior becomes stale."""
         if self.training:
             self.head.posterior.mark_stale()
         return self._features_and_logits(x)[1]
 
-    def _features_and_logits(self, x: Tensor, *, is_checked: bool = False) -> tuple[Tensor, Tensor]:
+    def _features_and_logits(self, x: Inputs, *, is_checked: bool = False) -> tuple[Tensor, Tensor]:
         """Return what the classifier sees and says; checked, also that this is what the model says."""
         seen: list[tuple[Tensor, Tensor]] = []
         layer = self.model.get_submodule(self.classifier_name)
         with _watched(layer, lambda features, logits: seen.append((features, logits))):
-            output = self.model(x)
+            output = call_model(self.model, x)
         features, logits = seen[-1]
         if is_checked:
             self._check_classifier(logits, main_tensor(output))
@@ -118,7 +123,7 @@ class PosteriorClassifier(nn.Module):
             if self.head.config.feature_scale == "calibrate":
                 self.head.calibrate(gather_rows(kept))
             self.head.reset()
-            for x in inputs(loader, device):
+            for x in _model_inputs(loader, device):
                 features, logits = self._features_and_logits(x)
                 self.head.posterior.update(self.head.random_features(features), logits)
             self.head.refresh()
@@ -127,7 +132,7 @@ class PosteriorClassifier(nn.Module):
 
     def _first_features(self, loader: Loader, device: torch.device) -> Float[Tensor, "b e"]:
         parts: list[Tensor] = []
-        for x in inputs(loader, device):
+        for x in _model_inputs(loader, device):
             parts.append(self._features_and_logits(x, is_checked=not parts)[0].float())
             if sum(part.shape[0] for part in parts) >= _NUM_KEPT_FEATURES:
                 break
@@ -137,6 +142,10 @@ class PosteriorClassifier(nn.Module):
 
     def _check_classifier(self, logits: Tensor, output: Tensor) -> None:
         """Raise where the output of the layer is not that of the model: with two heads neither is the prediction."""
+        if not output.isfinite().all():
+            raise ConfigError(
+                f"{type(self.model).__name__} gives numbers that are not finite; look at its inputs and its weights."
+            )
         if output.shape != logits.shape or not torch.allclose(output, logits):
             raise UnsupportedModelError(
                 f"the output of {self.classifier_name}, the classifier of {type(self.model).__name__}, is not that of the "
@@ -144,9 +153,7 @@ class PosteriorClassifier(nn.Module):
             )
 
     @torch.no_grad()
-    def predict(
-        self, x: Shaped[Tensor, "b ..."], generator: torch.Generator | None = None
-    ) -> Predictive:
+    def predict(self, x: Inputs, generator: torch.Generator | None = None) -> Predictive:
         """Return the classifier's prediction with the variance of the posterior."""
         with evaluating(self):
             features, logits = self._features_and_logits(x)
@@ -198,8 +205,8 @@ def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader
     with evaluating(model):
         head.reset()
         with _watched(head, update):
-            for x in inputs(loader, device):
-                model(x)
+            for x in _model_inputs(loader, device):
+                call_model(model, x)
         head.refresh()
         distance_report(head, torch.cat(kept), generator=make_generator(0, device))
 
@@ -210,13 +217,39 @@ def _features_seen_by(
     """Return the first features that reach a head inside somebody's model."""
     seen: list[Tensor] = []
     with evaluating(model), _watched(head, lambda features, _: seen.append(features.float())):
-        for x in inputs(loader, device):
-            model(x)
+        for x in _model_inputs(loader, device):
+            call_model(model, x)
             if sum(part.shape[0] for part in seen) >= _NUM_KEPT_FEATURES:
                 break
     if not seen:
         raise ConfigError("loader is empty; it must give at least one batch.")
     return torch.cat(seen)[:_NUM_KEPT_FEATURES]
+
+
+def _model_inputs(loader: Loader, device: torch.device) -> Iterator[Inputs]:
+    """Yield what the model is called with, batch by batch, on `device`."""
+    check_repeatable(loader)
+    for batch in loader:
+        x = batch[0] if isinstance(batch, Sequence) else batch
+        if isinstance(x, Mapping):
+            named = {name: value for name, value in x.items() if name not in _LABELS}
+            yield {name: value.to(device, non_blocking=True) for name, value in named.items()}
+            continue
+        if isinstance(batch, Sequence) and len(batch) > 2 and _is_masked_text(x, batch[1]):
+            raise ConfigError(
+                f"a batch has token ids and, of the same shape {tuple(x.shape)}, what looks like their mask, which would be "
+                "left out; give a dict of what the model takes, such as {'input_ids': ids, 'attention_mask': mask}."
+            )
+        yield x.to(device, non_blocking=True)
+
+
+def _is_masked_text(x: Tensor, second: object) -> bool:
+    return (
+        not x.is_floating_point()
+        and x.ndim == 2
+        and isinstance(second, Tensor)
+        and second.shape == x.shape
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from lrformer.core import ConfigError
 from lrformer.heads import FittedGP
@@ -70,9 +71,9 @@ def take_log(folder: Path, out: Path) -> None:
         shutil.copyfile(folder / LOG_FILE, out / LOG_FILE)
 
 
-def training_seconds(folder: Path) -> float:
-    """Return how long the training of the run in `folder` took."""
-    return read_json(folder / METRICS_FILE)["training"]["seconds"]
+def read_training(folder: Path) -> dict[str, Any]:
+    """Return what the metrics of the finished run in `folder` say of its training."""
+    return read_json(folder / METRICS_FILE)["training"]
 
 
 def way_to(folder: Path, out: Path) -> str:

@@ -210,8 +210,12 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
     config = read_run_config(folder)
     if not (folder / MODEL_FILE).is_file():
         raise ConfigError(
-            f"{folder / MODEL_FILE} is missing: the run is not finished. Run the same train command "
-            "again, and it goes on where it stopped."
+            f"{folder / MODEL_FILE} is missing: "
+            + (
+                "the run was finished. Restore it from a copy; the same train command would train it anew."
+                if is_finished(folder)
+                else "the run is not finished. Run the same train command again, and it goes on where it stopped."
+            )
         )
     method = build_method(config.backbone, config.train, config.num_classes)
     load_method(folder, method)
@@ -251,6 +255,8 @@ def read_run_config(folder: Path) -> RunConfig:
     path = folder / CONFIG_FILE
     record = read_json(path, way_out=WAY_OUT_OF_CONFIG)
     kind = record.get("kind") if isinstance(record, dict) else None
+    if kind is None:
+        raise ConfigError(f"{path} is not the config of a run; {WAY_OUT_OF_CONFIG}")
     if kind != KIND:
         raise ConfigError(f"{path} describes a '{kind}', not a run; lrformer.load opens it.")
     schema = record.get("schema")
@@ -303,6 +309,11 @@ def split_state(method: Method) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 def write_decision(folder: Path, decision: Decision) -> None:
     """Write `decision.json`."""
     write_json(folder / DECISION_FILE, to_record(decision))
+
+
+def forget_metrics(folder: Path) -> None:
+    """Remove `metrics.json`."""
+    (folder / METRICS_FILE).unlink(missing_ok=True)
 
 
 def update_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> None:

@@ -30,15 +30,17 @@ from lrformer.training.loop import Training
 from lrformer.training.processes import start_accelerator
 from lrformer.training.refit import (
     check_weights_of,
+    read_training,
     take_log,
     take_weights,
-    training_seconds,
     way_to,
 )
 from lrformer.training.run_folder import (
+    MODEL_FILE,
     Run,
     RunConfig,
     as_temperature,
+    forget_metrics,
     is_finished,
     is_whole,
     load_run,
@@ -119,6 +121,9 @@ def train(
     # A damaged file that was deleted, as its error says, is made anew with the rest.
     if is_finished(folder) and is_whole(folder):
         return load_run(folder, device=accelerator.device)
+    if source is None and is_finished(folder) and (folder / MODEL_FILE).is_file():
+        # The weights are there: what is missing is fitted to them again.
+        source = folder
     if source is not None and state_path(folder).is_file():
         raise ConfigError(
             f"{folder} holds a training of its own that is not finished; go on with it by its train command, or "
@@ -163,7 +168,9 @@ def _take_over(training: Training, source: Path) -> None:
     )
     take_weights(training.method, source)
     training.position = dataclasses.replace(
-        training.position, stage=training.method.num_stages, seconds=training_seconds(source)
+        training.position,
+        stage=training.method.num_stages,
+        seconds=read_training(source)["seconds"],
     )
 
 
@@ -198,7 +205,8 @@ def _finish(training: Training, source: Path | None) -> None:
     """Fit the posterior and the decision, and write everything that a finished run has.
 
     Args:
-        source: the run whose weights were taken, and whose log comes along.
+        source: the run whose weights were taken, and whose log comes along; or the folder itself, where the weights
+            were there already.
     """
     config, method, accelerator = training.config, training.method, training.accelerator
     method.eval()
@@ -212,14 +220,21 @@ def _finish(training: Training, source: Path | None) -> None:
         calibrated = as_temperature(decision)(predictive)
         save_method(training.folder, method)
         write_decision(training.folder, decision)
-        if source is not None:
+        origin = None
+        if source is None:
+            # What was said of other weights does not hold of these.
+            forget_metrics(training.folder)
+        elif source == training.folder:
+            origin = read_training(source).get("weights_of")
+        else:
             take_log(source, training.folder)
+            origin = way_to(source, training.folder)
         update_metrics(
             training.folder,
             "training",
             {
                 **_circumstances(training, training.batches),
-                **({} if source is None else {"weights_of": way_to(source, training.folder)}),
+                **({} if origin is None else {"weights_of": origin}),
                 **({} if choice is None else {"length_scale": to_record(choice)}),
                 "validation": describe_predictions(predictive, labels),
                 "validation_calibrated": describe_predictions(calibrated, labels),
