@@ -11,11 +11,11 @@ from lrformer._version import __version__
 if TYPE_CHECKING:
     from lrformer.evaluation.bounds import bounds
     from lrformer.heads import SCORES, Predictive
-    from lrformer.interop import conversion_report, convert, save
+    from lrformer.interop import conversion_report, convert
     from lrformer.methods import create_method, list_methods
     from lrformer.models import create_model, list_models
     from lrformer.reports import plot_uncertainty
-    from lrformer.training import fit_posterior, load
+    from lrformer.training import fit_posterior, load, save
 
 __all__ = [
     "SCORES",
@@ -47,7 +47,7 @@ _HOMES = {
     "list_models": "lrformer.models",
     "load": "lrformer.training",
     "plot_uncertainty": "lrformer.reports",
-    "save": "lrformer.interop",
+    "save": "lrformer.training",
 }
 
 

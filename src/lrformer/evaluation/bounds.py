@@ -39,6 +39,7 @@ from lrformer.lipschitz import (
 )
 from lrformer.lipschitz.network import margins
 from lrformer.models.certified import CertifiedTransformer
+from lrformer.training.posterior import PosteriorClassifier
 
 
 def bounds(
@@ -74,6 +75,9 @@ def bounds(
         raise ConfigError(
             f"radius ({radius}) must be positive and finite, and x must hold the inputs it is around."
         )
+    if isinstance(model, PosteriorClassifier):
+        # A posterior gives a variance; the mean logits are the model's.
+        model = model.model
     backbone = getattr(model, "backbone", model)
     structure = read_structure(model)
     if structure is not None and x is not None:

@@ -93,7 +93,16 @@ def _checked_folder(folder: Any) -> Path:
                 f"{path} has a {CONFIG_FILE} that is not a saved model's (kind {kind!r}); choose "
                 "another folder."
             )
+    elif path.is_dir() and any(map(_is_foreign, path.iterdir())):
+        raise ConfigError(
+            f"{path} holds other files and no saved model; choose a new or an empty folder."
+        )
     return path
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether a file is more than what a crash left of a first save, or what a system hides."""
+    return path.name != WEIGHTS_FILE and not path.name.startswith(".")
 
 
 def load(folder: str | os.PathLike[str]) -> nn.Module:

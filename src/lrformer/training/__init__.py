@@ -2,7 +2,7 @@
 
 from lrformer.training.config import OptimizerConfig, RuntimeConfig, TrainConfig
 from lrformer.training.loop import TrainingDivergedError
-from lrformer.training.opening import load
+from lrformer.training.opening import load, save
 from lrformer.training.posterior import PosteriorClassifier, fit_posterior
 from lrformer.training.run_folder import Decision, Run, RunConfig, load_run, update_metrics
 from lrformer.training.running import train
@@ -19,6 +19,7 @@ __all__ = [
     "fit_posterior",
     "load",
     "load_run",
+    "save",
     "train",
     "update_metrics",
 ]

@@ -1,14 +1,64 @@
-"""`lrformer.load`: whatever kind of folder this package wrote, opened and ready to predict."""
+"""`lrformer.save` and `lrformer.load`: whatever this package makes as a folder, and back, ready to predict."""
 
+import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFittedError, from_record, to_record
+from lrformer.heads import RandomFeatureGPConfig
 from lrformer.interop import load as load_model
-from lrformer.training.run_folder import CONFIG_FILE, Run, as_device, is_run, load_run
+from lrformer.interop import save as save_model
+from lrformer.training.atomic_files import read_json, read_tensors, write_json, write_tensors
+from lrformer.training.posterior import PosteriorClassifier
+from lrformer.training.run_folder import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    POSTERIOR_FILE,
+    Run,
+    as_device,
+    is_run,
+    load_run,
+)
+
+POSTERIOR_CONFIG_FILE = "posterior.json"
+SCHEMA = 1
+_WAY_OUT = "save the model again."
+
+
+def save(
+    model: nn.Module, folder: str | os.PathLike[str], *, model_kwargs: dict[str, Any] | None = None
+) -> Path:
+    """Return `folder`, in which `model` now stands whole; `load` brings it back.
+
+    The model is one of this package's, a timm or transformers model, converted or not, or what `fit_posterior` made of
+    one: then the posterior lies beside the model, and `lrformer.interop.load` opens the model without it.
+
+    Args:
+        model_kwargs: Arguments of the model's constructor that cannot be read off the model, such as
+            `{"drop_path_rate": 0.1}`.
+    """
+    if not isinstance(model, PosteriorClassifier):
+        path = save_model(model, folder, model_kwargs=model_kwargs)
+        _forget_posterior(path)
+        return path
+    if model.needs_posterior:
+        raise NotFittedError("the posterior is not fitted; call fit_posterior before saving.")
+    path = save_model(model.model, folder, model_kwargs=model_kwargs)
+    _forget_posterior(path)
+    write_tensors(path / POSTERIOR_FILE, model.head.state_dict())
+    # Last: without it the folder is that of the model alone.
+    record = {
+        "schema": SCHEMA,
+        "classifier": model.classifier_name,
+        "config": to_record(model.head.config),
+        "files": {name: _checksum(path / name) for name in (MODEL_FILE, POSTERIOR_FILE)},
+    }
+    write_json(path / POSTERIOR_CONFIG_FILE, record)
+    return path
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Run | nn.Module:
@@ -25,4 +75,41 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
         )
     if is_run(folder):
         return load_run(folder, device=device)
-    return load_model(folder).to(as_device(device))
+    model = load_model(folder)
+    if (folder / POSTERIOR_CONFIG_FILE).is_file():
+        model = _with_posterior(model, folder)
+    return model.to(as_device(device))
+
+
+def _with_posterior(model: nn.Module, folder: Path) -> PosteriorClassifier:
+    path = folder / POSTERIOR_CONFIG_FILE
+    record = read_json(path, way_out=_WAY_OUT)
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        found = record.get("schema") if isinstance(record, dict) else None
+        raise ConfigError(
+            f"{path} has schema {found!r}, and this version reads {SCHEMA}; update lrformer, or {_WAY_OUT}"
+        )
+    for name, expected in record["files"].items():
+        if _checksum(folder / name) != expected:
+            raise ConfigError(
+                f"{folder / name} is not the file that {path.name} belongs to: its checksum differs; {_WAY_OUT}"
+            )
+    fitted = PosteriorClassifier(model, from_record(RandomFeatureGPConfig, record["config"]))
+    if fitted.classifier_name != record["classifier"]:
+        raise ConfigError(
+            f"the classifier of the model in {folder} is {fitted.classifier_name}, and the posterior was fitted to what "
+            f"{record['classifier']} sees; {_WAY_OUT}"
+        )
+    fitted.head.load_state_dict(read_tensors(folder / POSTERIOR_FILE)[0])
+    return fitted.eval()
+
+
+def _forget_posterior(folder: Path) -> None:
+    for name in (POSTERIOR_CONFIG_FILE, POSTERIOR_FILE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _checksum(path: Path) -> str:
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing; {_WAY_OUT}")
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -22,6 +22,7 @@ from lrformer.training.backbone import (
 )
 from lrformer.training.config import TrainConfig
 from lrformer.training.opening import load
+from lrformer.training.posterior import PosteriorClassifier
 from lrformer.training.run_folder import (
     Run,
     RunConfig,
@@ -179,7 +180,7 @@ def _check_channels(there: RunConfig, config: TrainConfig, split: Split) -> None
 def copy_backbone(folder: Path, target: nn.Module, *, with_alpha: bool = False) -> None:
     """Put the weights of the run or model in `folder` into `target`, interpolated to its image size."""
     loaded = load(folder)
-    source: Any = loaded
+    source: Any = loaded.model if isinstance(loaded, PosteriorClassifier) else loaded
     if isinstance(loaded, Run):
         if not isinstance(loaded.method, BackboneMethod):
             raise ConfigError(
