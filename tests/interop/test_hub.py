@@ -192,6 +192,17 @@ def test_a_trained_run_is_never_written_over(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
+def test_a_folder_of_other_things_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").touch()
+    save(create_model("lrformer_digits", depth=1), tmp_path)
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "cat.jpg").touch()
+    with pytest.raises(ConfigError, match="holds other files and no saved model"):
+        save(create_model("lrformer_digits", depth=1), other)
+    assert [path.name for path in other.iterdir()] == ["cat.jpg"]
+
+
 def test_damaged_missing_and_newer_folders_are_refused_in_words(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(ConfigError, match=r"^\S+ is not a folder; give the one"):

@@ -182,6 +182,19 @@ def test_weights_of_another_model_are_refused(run_folder):
         load_run(run_folder)
 
 
+def test_weights_and_posterior_of_different_runs_are_not_taken_for_one(run_folder):
+    tensors, _ = read_tensors(run_folder / "model.safetensors")
+    name = next(name for name in tensors if name.startswith("backbone."))
+    tensors[name].view(-1)[0] += 1
+    write_tensors(run_folder / "model.safetensors", tensors)
+    with pytest.raises(ConfigError, match=r"does not have the weights that posterior\.safetensors"):
+        load_run(run_folder)
+    # A run from before the posterior knew its weights is opened as it was.
+    posterior, _ = read_tensors(run_folder / "posterior.safetensors")
+    write_tensors(run_folder / "posterior.safetensors", posterior)
+    assert load_run(run_folder).class_names == DIGITS.class_names
+
+
 def test_inputs_of_the_wrong_kind_are_refused(run_folder):
     run = load_run(run_folder)
     with pytest.raises(ConfigError, match="uint8"):

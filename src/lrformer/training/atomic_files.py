@@ -1,5 +1,6 @@
 """Files that are either whole or not there: JSON and safetensors, written beside their place and moved in one step."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -84,6 +85,13 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write named tensors as safetensors; tensors that share memory are written twice."""
+    replace_file(path, tensors_as_bytes(tensors, metadata=metadata))
+
+
+def tensors_as_bytes(
+    tensors: Mapping[str, Tensor], *, metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """Return what `write_tensors` writes: the same bytes for the same tensors, if `metadata` has one entry at most."""
     from safetensors.torch import save
 
     plain: dict[str, Tensor] = {}
@@ -94,7 +102,7 @@ def write_tensors(
             copy = copy.clone()
         seen.add(copy.untyped_storage().data_ptr())
         plain[name] = copy
-    replace_file(path, save(plain, metadata={"format": "pt", **(metadata or {})}))
+    return save(plain, metadata=dict(metadata or {"format": "pt"}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -111,6 +119,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ConfigError(
             f"{path} is not a safetensors file ({error}); {WAY_OUT_OF_DAMAGE}"
         ) from error
+
+
+def checksum(content: bytes) -> str:
+    """Return a digest by which a file is known again."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _finite(value: Any) -> Any:

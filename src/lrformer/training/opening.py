@@ -1,6 +1,5 @@
 """`lrformer.save` and `lrformer.load`: whatever this package makes as a folder, and back, ready to predict."""
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,13 @@ from lrformer.core import ConfigError, NotFittedError, from_record, to_record
 from lrformer.heads import RandomFeatureGPConfig
 from lrformer.interop import load as load_model
 from lrformer.interop import save as save_model
-from lrformer.training.atomic_files import read_json, read_tensors, write_json, write_tensors
+from lrformer.training.atomic_files import (
+    checksum,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from lrformer.training.posterior import PosteriorClassifier
 from lrformer.training.run_folder import (
     CONFIG_FILE,
@@ -112,4 +117,4 @@ def _forget_posterior(folder: Path) -> None:
 def _checksum(path: Path) -> str:
     if not path.is_file():
         raise ConfigError(f"{path} is missing; {_WAY_OUT}")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return checksum(path.read_bytes())

@@ -29,8 +29,11 @@ from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.atomic_files import (
     WAY_OUT_OF_CONFIG,
     WAY_OUT_OF_DAMAGE,
+    checksum,
     read_json,
     read_tensors,
+    replace_file,
+    tensors_as_bytes,
     write_json,
     write_tensors,
 )
@@ -274,17 +277,28 @@ def read_run_config(folder: Path) -> RunConfig:
 
 
 def save_method(folder: Path, method: Method) -> None:
-    """Write the weights and the posterior of `method`; each file is replaced in one step."""
+    """Write the weights and the posterior of `method`; each file is replaced in one step.
+
+    The posterior knows the checksum of the weights that it belongs to.
+    """
     weights, posterior = split_state(method)
-    write_tensors(folder / POSTERIOR_FILE, posterior)
-    write_tensors(folder / MODEL_FILE, weights)
+    model = tensors_as_bytes(weights)
+    write_tensors(folder / POSTERIOR_FILE, posterior, metadata={"model": checksum(model)})
+    replace_file(folder / MODEL_FILE, model)
 
 
 def load_method(folder: Path, method: Method) -> None:
     """Put the weights and the posterior of the run in `folder` into `method`."""
     weights, _ = read_tensors(folder / MODEL_FILE)
-    posterior, _ = read_tensors(folder / POSTERIOR_FILE)
+    posterior, about = read_tensors(folder / POSTERIOR_FILE)
     load_state(method, {**weights, **posterior}, where=str(folder / MODEL_FILE))
+    # Runs from before the checksum was kept have none.
+    if about.get("model") not in (None, checksum((folder / MODEL_FILE).read_bytes())):
+        raise ConfigError(
+            f"{folder / MODEL_FILE} does not have the weights that {POSTERIOR_FILE} was fitted to: one of them is damaged, "
+            f"or of another run. Restore both from a copy, or delete {POSTERIOR_FILE} to have it fitted to these weights "
+            "by the same train command."
+        )
 
 
 def load_state(method: Method, tensors: Mapping[str, Tensor], *, where: str) -> None:
