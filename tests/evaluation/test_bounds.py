@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lrformer.attention import LRSA, DotProductAttention
+from lrformer.attention import LRSA
 from lrformer.core import ConfigError
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant
 from lrformer.evaluation.bound_measurements import _Prefix
@@ -248,42 +248,6 @@ def test_the_constant_of_residual_tokens_multiplies_what_their_layers_stretch():
     # branch what the norm before both has made four times as large.
     expected = (1 + 2 * 5) * 4 * (2 + 1) * 3 * 7
     assert embedding_constants(embed).frobenius.value == pytest.approx(expected, rel=1e-3)
-
-
-def test_overlapping_pools_count_a_pixel_four_times():
-    embed = ConvTokens(img_size=8, in_chans=1, kernel_size=3).build(2).eval()
-    taps = 1.0
-    for conv in embed.convs:
-        weight = conv.weight.detach().double().flatten(2)
-        taps *= sum(float(torch.linalg.matrix_norm(weight[..., i], ord=2)) for i in range(9))
-    expected = 2 ** len(embed.convs) * taps
-    assert embedding_constants(embed).frobenius.value == pytest.approx(expected)
-
-
-def test_a_length_free_alpha_is_bounded_as_the_alpha_that_it_stands_for():
-    torch.manual_seed(0)
-    free = LRSA(8, 2, alpha=3.0, length_free=True)
-    literal = LRSA(8, 2, alpha=3.0 * math.sqrt(9))
-    literal.qkv.load_state_dict(free.qkv.state_dict())
-    literal.proj.load_state_dict(free.proj.state_dict())
-    ours, expected = (attention_constants(m, n=9, radius=None) for m in (free, literal))
-    assert ours.frobenius.value == pytest.approx(expected.frobenius.value)
-    assert ours.max_token.value == pytest.approx(expected.max_token.value)
-
-
-def test_biases_of_dot_products_are_one_more_coordinate_that_is_one():
-    torch.manual_seed(0)
-    module = DotProductAttention(6, 1, qkv_bias=True).double()
-    torch.nn.init.normal_(module.qkv.bias)
-    n, radius = 4, 2.0
-    w_q, w_k, w_v = module.qkv.weight.detach().chunk(3)
-    b_q, b_k, _ = module.qkv.bias.detach().chunk(3)
-    wide_q, wide_k = (torch.cat([w.T, b[None]]) for w, b in ((w_q, b_q), (w_k, b_k)))
-    slope = float(torch.linalg.matrix_norm(wide_q @ wide_k.T, ord=2)) * (radius**2 + 1) / 6**0.5
-    outer = module.proj.weight.detach() @ w_v
-    bracket = 1 + 2 * slope
-    found = attention_constants(module, n=n, radius=radius).max_token.value
-    assert found >= bracket * float(torch.linalg.matrix_norm(outer, ord=2)) * (1 - 1e-9)
 
 
 def test_a_length_free_alpha_is_none_that_the_paper_speaks_of():
