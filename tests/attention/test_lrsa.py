@@ -395,3 +395,5 @@ def test_no_tokens_give_no_output():
         module = LRSA(8, 2, normalizer=normalizer)
         assert module(torch.zeros(2, 0, 8)).shape == (2, 0, 8)
         assert module(torch.zeros(2, 0, 8, requires_grad=True)).shape == (2, 0, 8)
+        narrow = module.bfloat16()
+        assert narrow(torch.zeros(2, 0, 8, dtype=torch.bfloat16)).shape == (2, 0, 8)

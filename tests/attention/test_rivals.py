@@ -179,6 +179,8 @@ def test_a_query_that_may_see_nothing_gets_nothing_by_every_backend(dtype, is_ad
     allowed = torch.ones(5, 5, dtype=torch.bool)
     allowed[2] = False
     mask = torch.zeros(5, 5).masked_fill(~allowed, float("-inf")) if is_additive else allowed
+    # The smallest number is a score as any other: where all have it, they are alike.
+    low = torch.zeros(5, 5).masked_fill(~allowed, torch.finfo(torch.float32).min)
     for module in (DotProductAttention(24, 3), L2Attention(24, 3), SCSA(24, 3)):
         module = module.to(dtype).eval()
         q, k, v = module.project(x + 3)
@@ -190,3 +192,8 @@ def test_a_query_that_may_see_nothing_gets_nothing_by_every_backend(dtype, is_ad
             assert out[:, :, 2].abs().max() == 0
             assert weights[:, :, 2].abs().max() == 0
             assert out[:, :, 1].abs().max() > 0
+        if is_additive and dtype == torch.float64:
+            masks = module.check_masks(x, low.double(), False, None)
+            assert_close(
+                module.weights(q, k, x, masks=masks)[:, :, 2].sum(-1), torch.ones(2, 3), 1e-9
+            )

@@ -122,12 +122,14 @@ def test_runs_with_other_settings_in_the_record_are_said(made, data, tmp_path):
     shown = invoke(*words, "--list").output
     assert "0 of 2 runs are finished" in shown
     line = "the record also holds {} with other settings (shortened to {} of 250 epochs; "
-    assert line.format("2 runs", 15) + "unknown sets: none): --epochs 15\n" in shown
+    assert line.format("2 runs", 15) + "unknown sets: none): --epochs 15" in shown
     assert line.format("1 run", 7) in shown
     stripes = invoke(*words, "--epochs", 15, "--ood", f"{data}:ood-stripes", "--list").output
     assert line.format("2 runs", 15) in stripes
     own = invoke(*words, "--epochs", 15, "--rows", "deterministic", "--list").output
     assert "other settings" not in own
+    invoke(*words[:-1], f"{data}:ood-stripes", "--epochs", 9)
+    assert "--epochs 9 --ood " in invoke(*words, "--list").output.replace("\n", " ")
 
 
 def test_a_record_that_does_not_exist_is_said(made, data, tmp_path):

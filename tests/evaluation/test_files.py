@@ -102,3 +102,17 @@ def test_a_run_on_points_and_an_empty_batch_are_refused_before_a_file_is_read(
 def test_a_pattern_that_matches_nothing_is_a_row_that_says_so(run, tmp_path):
     (row,) = predict_files(run, find_files([str(tmp_path / "*.gif")]))
     assert row.error == "no file matches this pattern."
+
+
+def test_a_file_has_the_same_draws_in_every_batch(run, good, monkeypatch):
+    seen = []
+    predict = type(run).predict
+
+    def watch(self, raw, *, generator=None, **more):
+        seen.append(generator.get_state().clone())
+        return predict(self, raw, generator=generator, **more)
+
+    monkeypatch.setattr(type(run), "predict", watch)
+    list(predict_files(run, good[:5], batch_size=2, seed=3))
+    assert len(seen) == 3
+    assert all(torch.equal(state, seen[0]) for state in seen)

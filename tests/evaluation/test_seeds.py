@@ -1,11 +1,14 @@
 import dataclasses
 import json
+import shutil
 
 import pytest
 from scipy import stats
 
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.evaluation import EvaluationConfig, SeedScores, evaluate, over_seeds
+from lrformer.evaluation.seeds import check_seeds_of_one
+from tests.evaluation.made_run import write_image_folder, write_run
 from tests.evaluation.test_evaluate import FEW, _set
 
 
@@ -44,3 +47,20 @@ def test_runs_that_were_evaluated_differently_are_not_averaged():
         over_seeds([first, evaluate(_set(1), ood={"far": _set(2)}, config=FEW)])
     with pytest.raises(ConfigError, match="empty"):
         over_seeds([])
+
+
+def test_seeds_may_differ_in_what_follows_from_them_and_in_places(tmp_path):
+    write_run(tmp_path / "first", write_image_folder(tmp_path / "data"), root=tmp_path / "cache")
+    for name, changes in (
+        ("second", {"train": {"seed": 1, "data": "elsewhere"}, "mean": [0.1, 0.2, 0.3]}),
+        ("third", {"train": {"seed": 2, "start": "vit_tiny_patch16_224"}}),
+    ):
+        shutil.copytree(tmp_path / "first", tmp_path / name)
+        path = tmp_path / name / "config.json"
+        record = json.loads(path.read_text())
+        record["config"]["train"] |= changes.pop("train")
+        record["config"] |= changes
+        path.write_text(json.dumps(record))
+    check_seeds_of_one([tmp_path / "first", tmp_path / "second"])
+    with pytest.raises(ConfigError, match="start is 'vit_tiny_patch16_224' there"):
+        check_seeds_of_one([tmp_path / "first", tmp_path / "third"])

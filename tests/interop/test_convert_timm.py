@@ -242,7 +242,7 @@ def test_a_calibration_batch_that_the_model_cannot_take_is_said_in_words() -> No
 
 
 def test_a_calibration_batch_of_another_kind_raises() -> None:
-    with pytest.raises(ConfigError, match="a batch is a str"):
+    with pytest.raises(ConfigError, match="calibration is a str"):
         convert(timm_model("vit_tiny_patch16_224", depth=1), calibration="images")
 
 

@@ -208,5 +208,5 @@ def test_a_model_of_text_sees_its_mask() -> None:
 
 def test_numbers_that_are_none_are_said() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    with pytest.raises(ConfigError, match="not finite; look at its inputs"):
+    with pytest.raises(ConfigError, match="gives NaN; look at its inputs"):
         fit_posterior(model, [torch.full((4, 1, 8, 8), float("nan"))], config=SMALL)

@@ -6,13 +6,24 @@ import pytest
 import torch
 from torch import Tensor, distributed, multiprocessing, nn
 
-from lrformer.heads import LaplacePosterior, RandomFeatureGPConfig
+from lrformer.heads import FittedGP, LaplacePosterior, RandomFeatureGPConfig
 from lrformer.methods import create_method
 from lrformer.training.posterior import fit_posterior
 from tests.methods.tiny import tiny_lrformer
 from tests.tolerance import assert_close
 
 CALIBRATED = RandomFeatureGPConfig(num_random_features=32, feature_scale="calibrate")
+
+
+class Inside(nn.Module):
+    """Somebody's model with a process of ours at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = FittedGP(64, 3, CALIBRATED)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1))
 
 
 def backbone() -> nn.Module:
@@ -34,16 +45,18 @@ def fitted(x: Tensor) -> dict[str, Tensor]:
     method = create_method("lrformer", backbone, 3, **settings)
     linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     torch.nn.init.eye_(linear[1].weight)
-    found = {"method": method, "classifier": linear}
+    inside = Inside()
     seen = torch.ones(2, 1, 8, 8)
-    return {
+    variances = {
         name: fit_posterior(
             model, list(x.split(16)), config=CALIBRATED if name == "classifier" else None
         )
         .predict(seen)
         .variance
-        for name, model in found.items()
+        for name, model in (("method", method), ("classifier", linear))
     }
+    fit_posterior(inside, list(x.split(16)))
+    return variances | {"inside": inside.head.predict(seen.flatten(1)).variance}
 
 
 def moving_average(batches: list[Tensor]) -> Tensor:
@@ -52,6 +65,16 @@ def moving_average(batches: list[Tensor]) -> Tensor:
         posterior.update(batch.flatten(1))
     posterior.refresh()
     return posterior.precision
+
+
+def continued(own: Tensor) -> Tensor:
+    """Return a moving average that is written before `refresh`, read, and goes on."""
+    first, second = (LaplacePosterior(64, 2, momentum=0.5) for _ in range(2))
+    first.update(own[:10].flatten(1))
+    second.load_state_dict(first.state_dict())
+    second.update(own[10:20].flatten(1))
+    second.refresh()
+    return second.precision
 
 
 def run_process(rank: int, folder: str) -> None:
@@ -64,6 +87,7 @@ def run_process(rank: int, folder: str) -> None:
     result = fitted(own)
     # One batch more in the first process.
     result["average"] = moving_average(list(own[: 20 - 10 * rank].split(10)))
+    result["continued"] = continued(own)
     torch.save(result, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -75,7 +99,7 @@ def results(tmp_path_factory) -> list[dict[str, Tensor]]:
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.parametrize("name", ["method", "classifier"])
+@pytest.mark.parametrize("name", ["method", "classifier", "inside"])
 def test_the_posterior_is_that_of_one_process(results, name) -> None:
     torch.manual_seed(0)
     expected = fitted(data())
@@ -89,3 +113,9 @@ def test_a_moving_average_waits_for_nobody(results) -> None:
     expected = (2 * own[0] + own[1]) / 3
     for result in results:
         assert_close(result["average"], expected, 1e-6)
+
+
+def test_a_moving_average_that_was_written_goes_on(results) -> None:
+    own = [moving_average(list(part[:20].split(10))) for part in data().chunk(2)]
+    for result in results:
+        assert_close(result["continued"], (own[0] + own[1]) / 2, 1e-6)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -184,3 +186,11 @@ def test_weights_of_zero_have_a_gradient() -> None:
     apply_spectral_norm(model, bound=1.0, input_shape=(1, 4, 4), batch_norm=True)
     model(torch.randn(2, 1, 4, 4)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_no_bound_changes_nothing() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 2))
+    x = torch.randn(2, 1, 4, 4)
+    expected = model.eval()(x)
+    apply_spectral_norm(model, bound=math.inf, input_shape=(1, 4, 4), batch_norm=True)
+    assert_close(model(x), expected, 1e-6)

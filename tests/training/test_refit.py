@@ -340,3 +340,18 @@ def test_what_was_said_of_lost_weights_is_forgotten_with_them(tmp_path):
         load_run(tmp_path)
     train(config({}, epochs=1), tmp_path, runtime=QUIET)
     assert list(json.loads((tmp_path / "metrics.json").read_text())) == ["training"]
+
+
+def test_a_refitted_run_needs_its_source_no_more_and_keeps_what_is_said_of_its_training(tmp_path):
+    train(config(epochs=1), tmp_path / "source", runtime=QUIET)
+    asked = config({**FITTED, "ridge": 3.0}, epochs=1)
+    first = refit(asked, tmp_path / "out", tmp_path / "source")
+    record = read_json(tmp_path / "out" / "metrics.json")
+    record["training"] |= {"device": "a GPU", "num_processes": 8}
+    write_json(tmp_path / "out" / "metrics.json", record)
+    shutil.rmtree(tmp_path / "source")
+    (tmp_path / "out" / "decision.json").unlink()
+    again = refit(asked, tmp_path / "out", tmp_path / "source")
+    assert again.decision == first.decision
+    assert metrics(tmp_path / "out") == record["training"]
+    assert metrics(tmp_path / "out")["weights_of"] == "../source"

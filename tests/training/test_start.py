@@ -11,6 +11,8 @@ from lrformer.core import ConfigError
 from lrformer.training import load_run, train
 from lrformer.training.atomic_files import read_tensors
 from lrformer.training.run_folder import save_method
+from lrformer.training.splits import load_splits
+from lrformer.training.start import seen_validation
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, small, weights
 from tests.training.test_resume import interrupt, stop_at
@@ -186,6 +188,24 @@ def test_a_validation_split_that_the_first_run_was_trained_on_is_said(ours, tmp_
     assert words in capsys.readouterr().err
     train(follow(ours, val_fraction=0.3), tmp_path / "fraction", runtime=loud)
     assert words in capsys.readouterr().err
+
+
+def test_only_runs_on_the_same_data_and_classes_spoil_a_split_and_those_before_them_too(
+    ours, tmp_path
+):
+    def warned(**changes):
+        config = follow(ours, **changes)
+        return seen_validation(config, load_splits(config)[1])
+
+    assert warned(seed=5)
+    assert not warned(seed=5, classes=(5, 6, 7, 8))
+    assert warned(seed=5, classes=(3, 5, 6))
+    assert not warned(seed=5, data="two_moons", classes=None)
+    second = train(follow(ours, seed=5), tmp_path, runtime=QUIET)
+    third = follow(second, seed=5)
+    warning = seen_validation(third, load_splits(third)[1])
+    assert warning is not None
+    assert str(ours.path) in warning
 
 
 def test_a_validation_set_of_its_own_is_the_same_with_every_seed(tmp_path, capsys):

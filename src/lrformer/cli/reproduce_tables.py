@@ -241,11 +241,17 @@ def _words(table: "Table", seeds: int, *, ood: tuple[str, ...], draws: int) -> s
     """Return the command without the folders of this machine, for the record."""
     words = ["lrformer reproduce", table.name, "--data", Path(table.data).name]
     words += ["--seeds", str(seeds)]
-    if ood != DEFAULT_OOD.get(table.data, ()):
-        words += ["--ood", ",".join(Path(name).name for name in ood) or "''"]
+    words += _ood_flag(table, ood)
     if draws != DEFAULT_DRAWS:
         words += ["--draws", str(draws)]
     return " ".join([*words, *_flags(table.variant)])
+
+
+def _ood_flag(table: "Table", ood: tuple[str, ...]) -> list[str]:
+    """Return the option by which other unknown sets than the usual ones are asked for."""
+    if ood == DEFAULT_OOD.get(table.data, ()):
+        return []
+    return ["--ood", ",".join(Path(name).name for name in ood) or "''"]
 
 
 def _flags(variant: dict[str, Any]) -> list[str]:
@@ -330,7 +336,7 @@ def _others(result: "Reproduction") -> list[str]:
 
     counts = Counter(
         f"({describe_variant(run.variant)}; unknown sets: {', '.join(run.ood) or 'none'}): "
-        f"{' '.join(_flags(run.variant))}"
+        f"{' '.join([*_flags(run.variant), *_ood_flag(result.table, run.ood)])}"
         for run in result.others
     )
     return [

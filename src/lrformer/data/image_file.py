@@ -10,8 +10,8 @@ from lrformer.core import ConfigError
 # Also what not every Pillow reads: such a file is named in an error, and not left out without a word.
 SUFFIXES = frozenset(
     {
-        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpeg", ".jpg"),
-        *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg"),
+        *(".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
     }
 )
 # A palette is a way to store RGB, and a bit is a way to store gray.

@@ -10,7 +10,7 @@ from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores
 from lrformer.metrics import seed_interval
 from lrformer.metrics.bootstrap import DEFAULT_LEVEL
 from lrformer.training.claim import first_difference
-from lrformer.training.run_folder import read_run_config
+from lrformer.training.run_folder import RunConfig, read_run_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +54,7 @@ def check_seeds_of_one(runs: Sequence[Path]) -> None:
     configs = [read_run_config(run) for run in runs]
     seeds = [config.train.seed for config in configs]
     for number, config in enumerate(configs[1:], 1):
-        # Another seed cuts another validation split off, so that the rest has other statistics.
-        first = configs[0]
-        same = dataclasses.replace(
-            config,
-            train=dataclasses.replace(config.train, seed=first.train.seed),
-            mean=first.mean,
-            std=first.std,
-        )
-        found = first_difference(first, same)
+        found = first_difference(configs[0], _levelled(config, configs[0]))
         if found is not None:
             name, here, there = found
             raise ConfigError(
@@ -74,6 +66,21 @@ def check_seeds_of_one(runs: Sequence[Path]) -> None:
                 f"{runs[number]} has the seed of {runs[seeds.index(seeds[number])]} ({seeds[number]}); an interval over "
                 "seeds needs runs of different ones. Evaluate each by itself."
             )
+
+
+def _levelled(config: RunConfig, first: RunConfig) -> RunConfig:
+    """Return `first` with the settings of `config`, but for its seed, and for what that and a place decide.
+
+    Statistics and converted weights follow from the seed; data may lie elsewhere; each seed may start from its own run.
+    """
+    is_start_alike = (config.train.start is None) == (first.train.start is None)
+    train = dataclasses.replace(
+        config.train,
+        seed=first.train.seed,
+        data=first.train.data,
+        start=first.train.start if is_start_alike else config.train.start,
+    )
+    return dataclasses.replace(first, train=train, class_names=config.class_names)
 
 
 def over_seeds(runs: Sequence[Scores], *, level: float = DEFAULT_LEVEL) -> SeedScores:

@@ -66,7 +66,7 @@ class LaplacePosterior(nn.Module):
         self._is_fitted = False
         # Not a buffer: DistributedDataParallel overwrites buffers with those of process 0.
         self._own: Tensor | None = None
-        self._num_own = 0
+        self._num_own: Tensor | None = None
         self.register_load_state_dict_post_hook(_read_loaded_state)
 
     @property
@@ -99,15 +99,19 @@ class LaplacePosterior(nn.Module):
             total = self.precision
             if num_processes() > 1:
                 # No process waits for another here: they may have different numbers of batches.
-                if self._own is None:
+                if self._own is None or self._num_own is None:
                     is_sum = self.momentum is None
                     self._own = torch.zeros_like(total) if is_sum else total.clone()
+                    self._num_own = total.new_zeros(())
                 self._num_own += phi.shape[0]
                 total = self._own
             if self.momentum is None:
                 total.add_(batch)
             else:
                 total.lerp_(batch / phi.shape[0], 1 - self.momentum)
+                # A state that is written before `refresh` has the average of its process.
+                if total is not self.precision:
+                    self.precision.copy_(total)
 
     def _batch_precision(self, phi: Tensor, logits: Tensor | None) -> Tensor:
         if self.likelihood == "gaussian":
@@ -147,7 +151,7 @@ class LaplacePosterior(nn.Module):
             self._forget_own()
             return
         # The average of each process goes on with its next batch.
-        weight = own.new_full((), self._num_own)
+        weight = own.new_zeros(()) if self._num_own is None else self._num_own.clone()
         merged = own * weight
         distributed.all_reduce(merged)
         distributed.all_reduce(weight)
@@ -155,7 +159,7 @@ class LaplacePosterior(nn.Module):
             self.precision.copy_(merged / weight)
 
     def _forget_own(self) -> None:
-        self._own, self._num_own = None, 0
+        self._own = self._num_own = None
 
     def whiten(self, phi: Float[Tensor, "b f"]) -> Float[Tensor, "k b f"]:
         """Return `z` with `|z|^2` the variance of the logits; k is 1 or the number of classes.
@@ -181,8 +185,9 @@ class LaplacePosterior(nn.Module):
     def _apply(self, fn, recurse=True):
         up = super()._apply
         apply_without_rounding(self, ("precision", "root"), lambda: up(fn, recurse))
-        if self._own is not None:
-            self._own = self._own.to(self.precision.device)
+        if self._own is not None and self._num_own is not None:
+            device = self.precision.device
+            self._own, self._num_own = self._own.to(device), self._num_own.to(device)
         return self
 
 

@@ -39,7 +39,7 @@ def record(model: nn.Module, names: Sequence[str], batch: Any) -> Recording:
     handles = [watch(name) for name in dict.fromkeys(names)]
     try:
         with evaluating(model):
-            recording.result.append(main_tensor(call_model(model, batch)))
+            recording.result.append(main_tensor(_call(model, batch)))
     except ConfigError:
         raise
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
@@ -53,7 +53,7 @@ def record(model: nn.Module, names: Sequence[str], batch: Any) -> Recording:
     return recording
 
 
-def call_model(model: nn.Module, batch: Any) -> Any:
+def _call(model: nn.Module, batch: Any) -> Any:
     """Return what `model` makes of a batch given in one of its three forms."""
     if isinstance(batch, Tensor):
         return model(batch)
@@ -62,7 +62,7 @@ def call_model(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         return model(*batch)
     raise ConfigError(
-        f"a batch is a {type(batch).__name__}; it must be inputs of the model: a tensor, a tuple of "
+        f"calibration is a {type(batch).__name__}; it must be a batch of inputs: a tensor, a tuple of "
         f"arguments or a dict of keyword arguments."
     )
 

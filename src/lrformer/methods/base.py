@@ -1,7 +1,7 @@
 """What a training loop and an evaluation need to know about a method, and nothing else."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -173,7 +173,7 @@ def inputs(loader: Loader, device: torch.device) -> Iterator[Tensor]:
     """
     check_repeatable(loader)
     for batch in loader:
-        x = batch[0] if isinstance(batch, Sequence) else batch
+        x = batch if isinstance(batch, Tensor | Mapping) else batch[0]
         if isinstance(x, Mapping):
             raise ConfigError(
                 f"a batch is a {type(x).__name__} with {', '.join(map(str, x))}; it must be a tensor, or a tuple "

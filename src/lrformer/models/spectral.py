@@ -78,7 +78,7 @@ class SoftSpectralNorm(nn.Module):
     def normalize(self, weight: Tensor) -> Tensor:
         """Return the scaled weight, in its own dtype."""
         wide = weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
-        scaled = wide * (self.bound / self.sigma(wide).clamp_min(self.bound))
+        scaled = wide * (1 / (self.sigma(wide) / self.bound).clamp_min(1))
         return scaled.to(weight.dtype)
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ class SpectralBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:  # noqa: A002
         """Return the normalized input, scaled down when the gain exceeds the bound."""
-        weight = self.weight * (self.bound / self.gain.clamp_min(self.bound))
+        weight = self.weight * (1 / (self.gain / self.bound).clamp_min(1))
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         return nn.functional.batch_norm(

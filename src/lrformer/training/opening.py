@@ -99,7 +99,8 @@ def _with_posterior(model: nn.Module, folder: Path) -> PosteriorClassifier:
             raise ConfigError(
                 f"{folder / name} is not the file that {path.name} belongs to: its checksum differs; {_WAY_OUT}"
             )
-    fitted = PosteriorClassifier(model, from_record(RandomFeatureGPConfig, record["config"]))
+    with torch.random.fork_rng(devices=[]):
+        fitted = PosteriorClassifier(model, from_record(RandomFeatureGPConfig, record["config"]))
     if fitted.classifier_name != record["classifier"]:
         raise ConfigError(
             f"the classifier of the model in {folder} is {fitted.classifier_name}, and the posterior was fitted to what "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
@@ -20,7 +21,7 @@ from lrformer.heads import (
     RandomFeaturePosterior,
     distance_report,
 )
-from lrformer.interop.calibration import call_model, main_tensor
+from lrformer.interop.calibration import main_tensor
 from lrformer.methods import Method
 from lrformer.methods.base import BackboneMethod, Loader, check_repeatable
 
@@ -102,7 +103,7 @@ class PosteriorClassifier(nn.Module):
         seen: list[tuple[Tensor, Tensor]] = []
         layer = self.model.get_submodule(self.classifier_name)
         with _watched(layer, lambda features, logits: seen.append((features, logits))):
-            output = call_model(self.model, x)
+            output = _call(self.model, x)
         features, logits = seen[-1]
         if is_checked:
             self._check_classifier(logits, main_tensor(output))
@@ -142,9 +143,9 @@ class PosteriorClassifier(nn.Module):
 
     def _check_classifier(self, logits: Tensor, output: Tensor) -> None:
         """Raise where the output of the layer is not that of the model: with two heads neither is the prediction."""
-        if not output.isfinite().all():
+        if output.isnan().any():
             raise ConfigError(
-                f"{type(self.model).__name__} gives numbers that are not finite; look at its inputs and its weights."
+                f"{type(self.model).__name__} gives NaN; look at its inputs and its weights."
             )
         if output.shape != logits.shape or not torch.allclose(output, logits):
             raise UnsupportedModelError(
@@ -206,7 +207,7 @@ def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader
         head.reset()
         with _watched(head, update):
             for x in _model_inputs(loader, device):
-                call_model(model, x)
+                _call(model, x)
         head.refresh()
         distance_report(head, torch.cat(kept), generator=make_generator(0, device))
 
@@ -218,7 +219,7 @@ def _features_seen_by(
     seen: list[Tensor] = []
     with evaluating(model), _watched(head, lambda features, _: seen.append(features.float())):
         for x in _model_inputs(loader, device):
-            call_model(model, x)
+            _call(model, x)
             if sum(part.shape[0] for part in seen) >= _NUM_KEPT_FEATURES:
                 break
     if not seen:
@@ -230,17 +231,26 @@ def _model_inputs(loader: Loader, device: torch.device) -> Iterator[Inputs]:
     """Yield what the model is called with, batch by batch, on `device`."""
     check_repeatable(loader)
     for batch in loader:
-        x = batch[0] if isinstance(batch, Sequence) else batch
+        x = batch if isinstance(batch, Tensor | Mapping) else batch[0]
         if isinstance(x, Mapping):
-            named = {name: value for name, value in x.items() if name not in _LABELS}
-            yield {name: value.to(device, non_blocking=True) for name, value in named.items()}
+            yield {
+                name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+                for name, value in x.items()
+            }
             continue
-        if isinstance(batch, Sequence) and len(batch) > 2 and _is_masked_text(x, batch[1]):
+        if isinstance(batch, Sequence) and len(batch) > 1 and _is_masked_text(x, batch[1]):
             raise ConfigError(
                 f"a batch has token ids and, of the same shape {tuple(x.shape)}, what looks like their mask, which would be "
                 "left out; give a dict of what the model takes, such as {'input_ids': ids, 'attention_mask': mask}."
             )
         yield x.to(device, non_blocking=True)
+
+
+def _call(model: nn.Module, x: Inputs) -> Any:
+    """Return what a model makes of its inputs; labels, of which it would make a loss, are left out."""
+    if not isinstance(x, Mapping):
+        return model(x)
+    return model(**{name: value for name, value in x.items() if name not in _LABELS})
 
 
 def _is_masked_text(x: Tensor, second: object) -> bool:

@@ -28,7 +28,6 @@ from lrformer.methods import AbstentionRule, Method, Temperature
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.atomic_files import (
     WAY_OUT_OF_CONFIG,
-    WAY_OUT_OF_DAMAGE,
     checksum,
     read_json,
     read_tensors,
@@ -227,11 +226,15 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
 
 
 def _read_decision(path: Path) -> Decision:
-    record = read_json(path)
+    way_out = (
+        "it is damaged. Restore it from a copy, or delete it to have it fitted again to the weights that are there, by the "
+        "same train command."
+    )
+    record = read_json(path, way_out=way_out)
     try:
         return from_record(Decision, record)
     except (ConfigError, TypeError) as error:
-        raise ConfigError(f"{path} holds no decision ({error}); {WAY_OUT_OF_DAMAGE}") from error
+        raise ConfigError(f"{path} holds no decision ({error}); {way_out}") from error
 
 
 def as_device(device: torch.device | str) -> torch.device:

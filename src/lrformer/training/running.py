@@ -96,6 +96,10 @@ def train(
     runtime = runtime or RuntimeConfig()
     folder = Path(out)
     source = None if weights_of is None else Path(weights_of)
+    has_weights = is_finished(folder) and (folder / MODEL_FILE).is_file()
+    if has_weights and not is_whole(folder):
+        # What is missing is fitted to the weights that are there, wherever they came from.
+        source = None
     known = run_in_place_of_start(config, source or folder)
     config = take_model_of_start(config, known)
     accelerator = start_accelerator(runtime.device)
@@ -121,8 +125,7 @@ def train(
     # A damaged file that was deleted, as its error says, is made anew with the rest.
     if is_finished(folder) and is_whole(folder):
         return load_run(folder, device=accelerator.device)
-    if source is None and is_finished(folder) and (folder / MODEL_FILE).is_file():
-        # The weights are there: what is missing is fitted to them again.
+    if source is None and has_weights:
         source = folder
     if source is not None and state_path(folder).is_file():
         raise ConfigError(
@@ -218,23 +221,22 @@ def _finish(training: Training, source: Path | None) -> None:
     )
     if accelerator.is_main_process:
         calibrated = as_temperature(decision)(predictive)
-        save_method(training.folder, method)
-        write_decision(training.folder, decision)
-        origin = None
+        made = _circumstances(training, training.batches)
         if source is None:
             # What was said of other weights does not hold of these.
             forget_metrics(training.folder)
         elif source == training.folder:
-            origin = read_training(source).get("weights_of")
+            made = read_training(source)
         else:
             take_log(source, training.folder)
-            origin = way_to(source, training.folder)
+            made["weights_of"] = way_to(source, training.folder)
+        save_method(training.folder, method)
+        write_decision(training.folder, decision)
         update_metrics(
             training.folder,
             "training",
             {
-                **_circumstances(training, training.batches),
-                **({} if origin is None else {"weights_of": origin}),
+                **made,
                 **({} if choice is None else {"length_scale": to_record(choice)}),
                 "validation": describe_predictions(predictive, labels),
                 "validation_calibrated": describe_predictions(calibrated, labels),

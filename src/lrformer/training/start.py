@@ -117,27 +117,46 @@ def backbone_factory(
 
 
 def seen_validation(config: TrainConfig, val: Split) -> str | None:
-    """Return a warning where the run that `config` starts from was trained on other cuts of the same data, or None.
+    """Return a warning where a run that `config` starts from was trained on other cuts of the same data, or None.
 
     What is validation here was training there: temperature and threshold would be fitted to answers that are known.
     """
-    if config.start is None or is_timm_name(config.start) or not is_run(Path(config.start)):
-        return None
-    there = read_run_config(Path(config.start)).train
-    if _absolute(there.data) != _absolute(config.data):
-        return None
-    cut = {"seed": there.seed, "val_fraction": there.val_fraction}
-    if all(getattr(config, name) == value for name, value in cut.items()):
-        return None
+    place, seen = config.start, set[str]()
+    while place is not None and place not in seen and _is_run_folder(place):
+        seen.add(place)
+        there = read_run_config(Path(place)).train
+        if _shares_data(there, config) and _is_cut_otherwise(there, config, val):
+            return (
+                f"warning: {place} was trained on most of this validation split, so that temperature and threshold will be "
+                f"too confident; its split is that of seed {there.seed} and val_fraction {there.val_fraction:g} "
+                "(--seed, --val-fraction)"
+            )
+        place = there.start
+    return None
+
+
+def _is_run_folder(place: str) -> bool:
+    return not is_timm_name(place) and is_run(Path(place))
+
+
+def _shares_data(there: TrainConfig, here: TrainConfig) -> bool:
+    """Return whether two runs were made on the same data, and on some class that both know."""
+    if _absolute(there.data) != _absolute(here.data):
+        return False
+    if there.classes is None or here.classes is None:
+        return True
+    return bool({str(name) for name in there.classes} & {str(name) for name in here.classes})
+
+
+def _is_cut_otherwise(there: TrainConfig, here: TrainConfig, val: Split) -> bool:
+    """Return whether `val`, the validation split here, is another one there."""
+    if (there.seed, there.val_fraction) == (here.seed, here.val_fraction):
+        return False
     # A folder with a validation set of its own has the same one whatever the seed.
-    _, theirs = load_splits(dataclasses.replace(config, **cut))
-    if np.array_equal(theirs.y, val.y) and np.array_equal(theirs.x, val.x):
-        return None
-    return (
-        f"warning: {config.start} was trained on most of this validation split, so that temperature and threshold will be "
-        f"too confident; its split is that of seed {there.seed} and val_fraction {there.val_fraction:g} "
-        "(--seed, --val-fraction)"
+    _, theirs = load_splits(
+        dataclasses.replace(here, seed=there.seed, val_fraction=there.val_fraction)
     )
+    return not (np.array_equal(theirs.y, val.y) and np.array_equal(theirs.x, val.x))
 
 
 def record_backbone(

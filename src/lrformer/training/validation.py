@@ -36,7 +36,6 @@ def predict_split(
     A method whose posterior is missing, or whose ensemble is not complete, gives the logits of what
     is in training instead.
     """
-    generator = make_generator(0, batches.device)
     parts, labels = [], []
     with evaluating(method):
         for batch in batches.epoch():
@@ -44,7 +43,8 @@ def predict_split(
                 if method.needs_posterior:
                     part = Predictive(logits=_training_logits(method, batch.inputs, batch.labels))
                 else:
-                    part = method.predict(batch.inputs, generator)
+                    # The same draws for every batch, as in `lrformer.evaluation`.
+                    part = method.predict(batch.inputs, make_generator(0, batches.device))
             parts.append(part.to("cpu"))
             labels.append(batch.labels.cpu())
     return concatenate(parts), torch.cat(labels)

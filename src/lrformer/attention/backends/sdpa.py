@@ -114,7 +114,7 @@ def squared_distance(
             constant = -c * distance_k
             q_columns.append((constant - constant.detach()).to(dtype))
             k_columns.append(ones)
-        if dropout_p == 0:
+        if dropout_p == 0 and v.shape[-2] > 0:
             shared_v = _shared_part(v, key_padding_mask).detach()
 
     mask = merge_masks(
