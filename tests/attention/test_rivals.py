@@ -180,7 +180,7 @@ def test_a_query_that_may_see_nothing_gets_nothing_by_every_backend(dtype, is_ad
     allowed[2] = False
     mask = torch.zeros(5, 5).masked_fill(~allowed, float("-inf")) if is_additive else allowed
     # The smallest number is a score as any other: where all have it, they are alike.
-    low = torch.zeros(5, 5).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    low = torch.zeros(5, 5, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
     for module in (DotProductAttention(24, 3), L2Attention(24, 3), SCSA(24, 3)):
         module = module.to(dtype).eval()
         q, k, v = module.project(x + 3)
@@ -193,7 +193,7 @@ def test_a_query_that_may_see_nothing_gets_nothing_by_every_backend(dtype, is_ad
             assert weights[:, :, 2].abs().max() == 0
             assert out[:, :, 1].abs().max() > 0
         if is_additive and dtype == torch.float64:
-            masks = module.check_masks(x, low.double(), False, None)
+            masks = module.check_masks(x, low, False, None)
             assert_close(
                 module.weights(q, k, x, masks=masks)[:, :, 2].sum(-1), torch.ones(2, 3), 1e-9
             )

@@ -33,7 +33,11 @@ def fitted() -> PosteriorClassifier:
 
 def test_a_posterior_comes_back_to_the_bit(fitted, tmp_path):
     assert lrformer.save(fitted, tmp_path / "kept") == tmp_path / "kept"
+    torch.manual_seed(3)
     again = lrformer.load(tmp_path / "kept")
+    drawn = torch.rand(4)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(4), drawn), "loading moved the generator"
     assert isinstance(again, PosteriorClassifier)
     before, after = fitted.predict(images(3)), again.predict(images(3))
     assert torch.equal(before.logits, after.logits)
