@@ -7,8 +7,9 @@ from torch.nn import functional as F
 
 from lrformer.attention.masks import merge_masks, rows_with_a_key, without_padding
 
-# Score of a padded key: exp(-30000) is zero in every dtype and, unlike an infinity, it leaves finite gradients. The largest score of a row is never below zero (see
-# `squared_distance`), so a padded key cannot win, unless another mask takes the larger ones away.
+# Score of a padded key: exp(-30000) is zero in every dtype and, unlike an infinity, it leaves finite
+# gradients. The largest score of a row is never below zero (see `squared_distance`), so a padded key
+# cannot win, unless another mask takes the larger ones away.
 _PADDED_SCORE = -30_000.0
 
 
