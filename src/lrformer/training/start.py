@@ -210,7 +210,12 @@ def copy_backbone(folder: Path, target: nn.Module, *, with_alpha: bool = False) 
         fold_spectral_norm(source)
     size = backbone_img_size(target)
     if size is not None and size != backbone_img_size(source) and hasattr(source, "set_input_size"):
-        source.set_input_size(size)
+        try:
+            source.set_input_size(size)
+        except (AssertionError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"the model in {folder} cannot take images of {size} pixels ({error}); {_way_out(loaded)}"
+            ) from error
     wanted = target.state_dict()
     found = {name: value for name, value in source.state_dict().items() if name in wanted}
     for name, value in wanted.items():
