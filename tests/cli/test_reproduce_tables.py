@@ -198,17 +198,7 @@ def test_ctrl_c_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
 
 def test_no_figure_is_cut_where_titles_are_long(made, data, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    words = [
-        "main",
-        "--out",
-        tmp_path,
-        "--data",
-        data,
-        "--seeds",
-        1,
-        "--ood",
-        f"{data}:ood-stripes",
-    ]
+    words = ["main", "--out", tmp_path, "--data", data, "--ood", f"{data}:ood-stripes"]
     shown = invoke(*words, "--rows", "transformer_gp_variance").output
     assert "temperature by variance" in shown
     assert "ECE, equal mass" in shown
@@ -216,19 +206,7 @@ def test_no_figure_is_cut_where_titles_are_long(made, data, tmp_path, monkeypatc
 
 
 def test_settings_of_a_model_are_said_so_that_a_shell_takes_them(made, data, tmp_path):
-    words = [
-        "main",
-        "--out",
-        tmp_path,
-        "--data",
-        data,
-        "--seeds",
-        1,
-        "--ood",
-        "",
-        "--rows",
-        "lrformer",
-    ]
+    words = ["main", "--out", tmp_path, "--data", data, "--ood", "", "--rows", "lrformer"]
     invoke(*words, "--epochs", 9, "--model-option", "widths=[8, 16]")
     shown = invoke(*words, "--list").output
     assert "--epochs 9 --model-option 'widths=[8, 16]'\n" in shown

@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 
 from lrformer.core import ConfigError
 from lrformer.core.modes import evaluating
-from lrformer.core.processes import num_processes
+from lrformer.core.processes import num_processes, take_from_first
 from lrformer.data import DeviceBatches, Split
 from lrformer.data.outliers import NUM_BLOCKS, make_outliers
 from lrformer.heads import RandomFeaturePosterior
@@ -100,8 +100,7 @@ def choose_length_scale(
         )
     # Of equally good ones the nearest to the config's.
     best = max(found, key=lambda factor: (found[factor], -abs(math.log(factor))))
-    if is_shared:
-        best = _agreed(best, known.device)
+    best = _agreed(best, known.device)
     gp.stretch(best)
     start = gp.config.length_scale
     return LengthScaleChoice(
@@ -124,5 +123,5 @@ def _scores(head: RandomFeaturePosterior, features: Tensor) -> Float[Tensor, " b
 def _agreed(factor: float, device: torch.device) -> float:
     """Return what the first process has chosen: rounding may differ between them."""
     index = torch.tensor(FACTORS.index(factor), device=device)
-    distributed.broadcast(index, src=0)
+    take_from_first(index)
     return FACTORS[int(index)]

@@ -11,6 +11,7 @@ from lrformer.core import ConfigError, NotFittedError, from_record, to_record
 from lrformer.heads import RandomFeatureGPConfig
 from lrformer.interop import load as load_model
 from lrformer.interop import save as save_model
+from lrformer.interop.hub import WEIGHTS_FILE
 from lrformer.training.atomic_files import (
     checksum,
     read_json,
@@ -21,7 +22,6 @@ from lrformer.training.atomic_files import (
 from lrformer.training.posterior import PosteriorClassifier
 from lrformer.training.run_folder import (
     CONFIG_FILE,
-    MODEL_FILE,
     POSTERIOR_FILE,
     Run,
     as_device,
@@ -60,7 +60,7 @@ def save(
         "schema": SCHEMA,
         "classifier": model.classifier_name,
         "config": to_record(model.head.config),
-        "files": {name: _checksum(path / name) for name in (MODEL_FILE, POSTERIOR_FILE)},
+        "files": {name: _checksum(path / name) for name in (WEIGHTS_FILE, POSTERIOR_FILE)},
     }
     write_json(path / POSTERIOR_CONFIG_FILE, record)
     return path
