@@ -146,7 +146,8 @@ def test_variants_are_kept_apart():
     for run in plan_runs(modern, rows=["lrformer"], num_seeds=1):
         record = record.add(made_run(run))
     assert variants(record) == [TABLE.variant, modern.variant]
-    assert [row.num_seeds for row in summarize(modern, record)] == [0, 0, 0, 0, 1]
+    made = {row.row.name: row.num_seeds for row in summarize(modern, record) if row.num_seeds}
+    assert made == {"lrformer": 1}
 
 
 def test_accuracy_is_matched_at_the_first_epoch_that_reaches_what_all_reach():

@@ -116,6 +116,19 @@ def test_an_alpha_of_ones_own_reaches_the_rows_that_have_none():
     assert "alpha" not in ablation(alpha=300.0).row("sngp").experiment.config.model_overrides
 
 
+@pytest.mark.parametrize("optimizer", ["paper", "modern", "muon"])
+def test_the_process_on_plain_attention_differs_from_lrformer_in_the_attention_alone(optimizer):
+    table = ablation(optimizer=optimizer, alpha=100.0)
+    plain, ours = (table.row(name).experiment.config for name in ("transformer_gp", "lrformer"))
+    process = METHODS[plain.method].config_class(**plain.method_overrides)
+    other = METHODS[ours.method].config_class(**ours.method_overrides)
+    for field in dataclasses.fields(process):
+        assert getattr(process, field.name) == getattr(other, field.name), field.name
+    assert plain.model_overrides == table.row("transformer").experiment.config.model_overrides
+    assert (other.head, other.spectral_bound) == ("gp", None)
+    assert not table.row("transformer_gp").printed
+
+
 def test_a_shortened_run_has_a_shorter_warm_up_and_says_that_it_is_shortened():
     config = ablation().row("transformer").experiment.config
     assert shortened(config, 100) == config

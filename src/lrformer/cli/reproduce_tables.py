@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Names and words, so that --help needs no torch; lrformer.recipes knows what they stand for.
 SUMMARIES = {
-    "ablation": "Table 6: transformer, SNGP, DUE and LRFormer (linear and GP head) on one backbone.",
+    "ablation": "Table 6: transformer and LRFormer (each with linear and GP head), SNGP and DUE on one backbone.",
     "attentions": "Table 3: dot product, L2, SCSA, LRSA and its M variant under one head.",
     "alpha": "Table 4: the effect of alpha, as printed and free of the number of tokens.",
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from lrformer.recipes.optimization import MODERN, PAPER, with_optimizer
-from lrformer.recipes.paper import alpha_for, depth6
+from lrformer.recipes.paper import SAME_GP, alpha_for, depth6
 from lrformer.recipes.printed import ABLATION, ALPHA, ATTENTIONS, printed_on, printed_row
 from lrformer.recipes.table import TABLES, Table, TableRow
 
@@ -27,13 +27,17 @@ def ablation(
     pixels: int = 32,
     alpha: float | None = None,
 ) -> Table:
-    """Return the comparison of methods on one transformer (table 6)."""
+    """Return the comparison of methods on one transformer (table 6).
+
+    The paper has no `transformer_gp`: LRFormer's process on plain attention, which tells LRSA's share from the process's.
+    """
     optimizer = optimizer or PAPER
     rows = []
     for name, title, method, changes in (
         ("transformer", "Transformer", "deterministic", {}),
         ("sngp", "SNGP + Transformer", "sngp", {}),
         ("due", "DUE + Transformer", "due", {}),
+        ("transformer_gp", "Transformer, LRFormer's GP head", "dnn_gp", SAME_GP),
         ("lrformer_linear", "LRFormer, linear head", "lrformer", {"head": "linear"}),
         ("lrformer", "LRFormer, GP head", "lrformer", {}),
     ):

@@ -5,9 +5,8 @@ from typing import Any
 
 from lrformer.core import ConfigError
 from lrformer.data import AugmentConfig
-from lrformer.heads import RandomFeatureGPConfig
 from lrformer.recipes.experiment import RECIPES, Experiment
-from lrformer.recipes.paper import plain_overrides
+from lrformer.recipes.paper import SAME_GP, plain_overrides
 from lrformer.recipes.printed import SOTA, printed_on, printed_row
 from lrformer.recipes.table import TABLES, Table, TableRow
 from lrformer.training import OptimizerConfig, TrainConfig
@@ -26,13 +25,6 @@ ATTENTION: dict[str, Any] = {"normalizer": "m", "alpha": 16.0}
 # The features have no scale of their own, so that of the kernel is calibrated on them.
 MEDIAN: dict[str, Any] = {"head": "fitted", "feature_scale": "calibrate"}
 FITTED: dict[str, Any] = {**MEDIAN, "choose_length_scale": True}
-# The process of LRFormer under plain attention, for what it does without LRSA.
-_GP = RandomFeatureGPConfig()
-SAME_GP: dict[str, Any] = {
-    "convention": _GP.convention,
-    "feature_scale": _GP.feature_scale,
-    "mean_field_factor": _GP.mean_field_factor,
-}
 CHOICES = (
     "the paper pretrains on ImageNet and fine-tunes at 224 pixels; this is from scratch, at 32.",
     "residual convolutions make 64 tokens of an image, and the tokens are pooled by a learned average.",

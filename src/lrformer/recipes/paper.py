@@ -10,6 +10,7 @@ from typing import Any
 
 from lrformer.core import ConfigError
 from lrformer.data import SHIFT_AND_FLIP, AugmentConfig
+from lrformer.heads import RandomFeatureGPConfig
 from lrformer.recipes.experiment import RECIPES, Experiment
 from lrformer.training import OptimizerConfig, TrainConfig
 
@@ -25,6 +26,13 @@ A3_BATCH = 2048
 ALPHAS = {"cifar10": 1000.0, "cifar100": 500.0}
 OTHER_ALPHA = 100.0
 SAMPLED_GP = ("lrformer", "sngp", "dnn_gp")
+# The process of LRFormer under plain attention, for what it does without LRSA.
+_GP = RandomFeatureGPConfig()
+SAME_GP: dict[str, Any] = {
+    "convention": _GP.convention,
+    "feature_scale": _GP.feature_scale,
+    "mean_field_factor": _GP.mean_field_factor,
+}
 
 A3_AUGMENT = AugmentConfig(
     crop="resized",
