@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, multiprocessing, nn
 
+from lrformer.core import ConfigError
 from lrformer.heads import FittedGP, LaplacePosterior, RandomFeatureGPConfig
 from lrformer.methods import create_method
 from lrformer.training.posterior import fit_posterior
@@ -39,6 +40,10 @@ def data() -> Tensor:
     return x
 
 
+def batches(x: Tensor) -> list[Tensor]:
+    return [batch for batch in x.split(16) if len(batch)]
+
+
 def fitted(x: Tensor) -> dict[str, Tensor]:
     """Return the variances of a method with a fitted process, and of a classifier that gets one."""
     settings = {"head": "fitted", "feature_scale": "calibrate", "num_random_features": 32}
@@ -48,14 +53,12 @@ def fitted(x: Tensor) -> dict[str, Tensor]:
     inside = Inside()
     seen = torch.ones(2, 1, 8, 8)
     variances = {
-        name: fit_posterior(
-            model, list(x.split(16)), config=CALIBRATED if name == "classifier" else None
-        )
+        name: fit_posterior(model, batches(x), config=CALIBRATED if name == "classifier" else None)
         .predict(seen)
         .variance
         for name, model in (("method", method), ("classifier", linear))
     }
-    fit_posterior(inside, list(x.split(16)))
+    fit_posterior(inside, batches(x))
     return variances | {"inside": inside.head.predict(seen.flatten(1)).variance}
 
 
@@ -88,6 +91,12 @@ def run_process(rank: int, folder: str) -> None:
     # One batch more in the first process.
     result["average"] = moving_average(list(own[: 20 - 10 * rank].split(10)))
     result["continued"] = continued(own)
+    # Nothing for the second process, then nothing for anybody.
+    torch.manual_seed(5 * rank)
+    alone = fitted(data()[: 60 * (1 - rank)])
+    result |= {f"{name} alone": variance for name, variance in alone.items()}
+    with pytest.raises(ConfigError, match="loader is empty"):
+        fitted(data()[:0])
     torch.save(result, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -105,6 +114,14 @@ def test_the_posterior_is_that_of_one_process(results, name) -> None:
     expected = fitted(data())
     for result in results:
         assert_close(result[name], expected[name], 1e-4)
+
+
+@pytest.mark.parametrize("name", ["method", "classifier", "inside"])
+def test_a_process_without_data_keeps_up_with_the_others(results, name) -> None:
+    torch.manual_seed(0)
+    expected = fitted(data())
+    for result in results:
+        assert_close(result[f"{name} alone"], expected[name], 1e-4)
 
 
 def test_a_moving_average_waits_for_nobody(results) -> None:

@@ -1,8 +1,12 @@
 """What several processes of one training share."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, distributed
+
+from lrformer.core.errors import ConfigError
 
 
 def num_processes() -> int:
@@ -11,13 +15,28 @@ def num_processes() -> int:
     return distributed.get_world_size() if ready else 1
 
 
-def gather_rows(rows: Float[Tensor, "b e"]) -> Float[Tensor, "n e"]:
-    """Return the rows of all processes, in the same order in each; every process calls it."""
-    if num_processes() == 1:
-        return rows
-    parts: list[Tensor | None] = [None] * num_processes()
-    distributed.all_gather_object(parts, rows.cpu())
-    return torch.cat([part for part in parts if part is not None]).to(rows.device)
+def gather_rows(
+    parts: Sequence[Float[Tensor, "_ e"]], device: torch.device
+) -> Float[Tensor, "n e"]:
+    """Return the rows of all processes, in the same order in each; every process calls it.
+
+    A process whose loader gave nothing calls it with no parts: it must not leave the others waiting.
+
+    Raises:
+        ConfigError: in every process, when none of them has rows.
+    """
+    if num_processes() > 1:
+        everyone: list[list[Tensor]] = [[] for _ in range(num_processes())]
+        distributed.all_gather_object(everyone, [part.cpu() for part in parts])
+        parts = [part.to(device) for own in everyone for part in own]
+    return join_rows(parts)
+
+
+def join_rows(parts: Sequence[Float[Tensor, "_ e"]]) -> Float[Tensor, "n e"]:
+    """Return the rows of all batches of a loader, of which there must be one at least."""
+    if not parts:
+        raise ConfigError("loader is empty; it must give at least one batch.")
+    return torch.cat(list(parts))
 
 
 def take_from_first(*tensors: Tensor) -> None:

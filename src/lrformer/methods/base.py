@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lrformer.core import ConfigError, UnsupportedModelError
 from lrformer.core.modes import evaluating
+from lrformer.core.processes import gather_rows, join_rows
 from lrformer.heads import LinearHead, Predictive
 
 BackboneFactory = Callable[[], nn.Module]
@@ -191,14 +192,26 @@ def check_repeatable(loader: Loader) -> None:
 
 
 @torch.no_grad()
-def collect_features(method: BackboneMethod, loader: Loader, *, limit: int) -> Float[Tensor, "b e"]:
-    """Return the features of about `limit` training inputs, in the mode the method is in."""
+def collect_features(
+    method: BackboneMethod, loader: Loader, *, limit: int, is_part: bool = False
+) -> Float[Tensor, "b e"]:
+    """Return the features of the first `limit` training inputs, in the mode the method is in.
+
+    Args:
+        is_part: whether `loader` gives every process a part of its own, so that their features belong together.
+    """
     device = next(method.parameters()).device
+    parts = first_rows((method.features(x).float() for x in inputs(loader, device)), limit)
+    return gather_rows(parts, device) if is_part else join_rows(parts)
+
+
+def first_rows(batches: Iterable[Float[Tensor, "_ e"]], limit: int) -> list[Tensor]:
+    """Return batches until they have `limit` rows together, the last one cut."""
     parts: list[Tensor] = []
-    for x in inputs(loader, device):
-        parts.append(method.features(x).float())
-        if sum(part.shape[0] for part in parts) >= limit:
+    num_left = limit
+    for batch in batches:
+        parts.append(batch[:num_left])
+        num_left -= parts[-1].shape[0]
+        if num_left <= 0:
             break
-    if not parts:
-        raise ConfigError("loader is empty; it must give at least one batch.")
-    return torch.cat(parts)[:limit]
+    return parts

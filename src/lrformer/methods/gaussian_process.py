@@ -101,8 +101,10 @@ class GaussianProcessMethod(BackboneMethod):
         if isinstance(self.gp, FittedGP) and self.gp.config.feature_scale == "calibrate":
             with evaluating(self):
                 # Only now do the features have the scale that they will keep.
-                features = collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS)
-            self.gp.calibrate(gather_rows(features) if is_part else features)
+                features = collect_features(
+                    self, loader, limit=_NUM_CALIBRATION_INPUTS, is_part=is_part
+                )
+            self.gp.calibrate(features)
 
     @torch.no_grad()
     def sum_posterior(self, loader: Loader) -> "GaussianProcessMethod":
@@ -121,5 +123,6 @@ class GaussianProcessMethod(BackboneMethod):
                 if sum(part.shape[0] for part in kept) < _NUM_REPORTED_INPUTS:
                     kept.append(features)
             self.gp.refresh()
-            self.distance = distance_report(self.gp, torch.cat(kept), generator=generator)
+            seen = gather_rows(kept, device)
+            self.distance = distance_report(self.gp, seen, generator=generator)
         return self

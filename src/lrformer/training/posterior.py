@@ -23,7 +23,7 @@ from lrformer.heads import (
 )
 from lrformer.interop.calibration import main_tensor
 from lrformer.methods import Method
-from lrformer.methods.base import BackboneMethod, Loader, check_repeatable
+from lrformer.methods.base import BackboneMethod, Loader, check_repeatable, first_rows
 
 _NUM_KEPT_FEATURES = 1000
 _LABELS = frozenset({"label", "labels"})
@@ -119,10 +119,10 @@ class PosteriorClassifier(nn.Module):
         """Return self, with the scale calibrated and the precision summed over `loader`."""
         device = self.head.posterior.precision.device
         with evaluating(self):
-            kept = self._first_features(loader, device)
+            kept = gather_rows(self._first_features(loader, device), device)
             self.head.share_features()
             if self.head.config.feature_scale == "calibrate":
-                self.head.calibrate(gather_rows(kept))
+                self.head.calibrate(kept)
             self.head.reset()
             for x in _model_inputs(loader, device):
                 features, logits = self._features_and_logits(x)
@@ -131,15 +131,12 @@ class PosteriorClassifier(nn.Module):
             self.distance = distance_report(self.head, kept, generator=make_generator(0, device))
         return self
 
-    def _first_features(self, loader: Loader, device: torch.device) -> Float[Tensor, "b e"]:
-        parts: list[Tensor] = []
-        for x in _model_inputs(loader, device):
-            parts.append(self._features_and_logits(x, is_checked=not parts)[0].float())
-            if sum(part.shape[0] for part in parts) >= _NUM_KEPT_FEATURES:
-                break
-        if not parts:
-            raise ConfigError("loader is empty; it must give at least one batch.")
-        return torch.cat(parts)[:_NUM_KEPT_FEATURES]
+    def _first_features(self, loader: Loader, device: torch.device) -> list[Tensor]:
+        features = (
+            self._features_and_logits(x, is_checked=index == 0)[0].float()
+            for index, x in enumerate(_model_inputs(loader, device))
+        )
+        return first_rows(features, _NUM_KEPT_FEATURES)
 
     def _check_classifier(self, logits: Tensor, output: Tensor) -> None:
         """Raise where the output of the layer is not that of the model: with two heads neither is the prediction."""
@@ -195,7 +192,7 @@ def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader
     if isinstance(head, FittedGP):
         head.share_features()
         if head.config.feature_scale == "calibrate":
-            head.calibrate(gather_rows(_features_seen_by(model, head, loader, device)))
+            head.calibrate(gather_rows(_features_seen_by(model, head, loader, device), device))
     kept: list[Tensor] = []
 
     def update(features: Tensor, _: Tensor) -> None:
@@ -209,22 +206,20 @@ def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader
             for x in _model_inputs(loader, device):
                 _call(model, x)
         head.refresh()
-        distance_report(head, torch.cat(kept), generator=make_generator(0, device))
+        distance_report(head, gather_rows(kept, device), generator=make_generator(0, device))
 
 
 def _features_seen_by(
     model: nn.Module, head: nn.Module, loader: Loader, device: torch.device
-) -> Float[Tensor, "b e"]:
-    """Return the first features that reach a head inside somebody's model."""
+) -> list[Tensor]:
+    """Return the first features that reach a head inside somebody's model, batch by batch."""
     seen: list[Tensor] = []
     with evaluating(model), _watched(head, lambda features, _: seen.append(features.float())):
         for x in _model_inputs(loader, device):
             _call(model, x)
             if sum(part.shape[0] for part in seen) >= _NUM_KEPT_FEATURES:
                 break
-    if not seen:
-        raise ConfigError("loader is empty; it must give at least one batch.")
-    return torch.cat(seen)[:_NUM_KEPT_FEATURES]
+    return first_rows(seen, _NUM_KEPT_FEATURES)
 
 
 def _model_inputs(loader: Loader, device: torch.device) -> Iterator[Inputs]:
