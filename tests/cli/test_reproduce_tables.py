@@ -1,5 +1,6 @@
 """The table commands as a person uses them: options, mistakes, what is printed."""
 
+import inspect
 import sys
 
 import pytest
@@ -45,6 +46,15 @@ def test_there_is_a_command_for_every_table():
     for name in TABLES.names():
         shown = invoke(name, "--help")
         assert reproduce_tables.SUMMARIES[name][:30] in shown.output
+
+
+@pytest.mark.parametrize("name", sorted(reproduce_tables.SUMMARIES))
+def test_a_table_shows_the_options_that_it_takes(name):
+    taken = inspect.signature(TABLES[name]).parameters
+    shown = invoke(name, "--help").output
+    for option, tables in reproduce_tables.OPTIONS.items():
+        assert (name in tables) == (option in taken)
+        assert (f"--{option} " in shown) == (option in taken)
 
 
 def test_a_small_table_is_trained_on_the_cpu_and_printed(data, tmp_path):

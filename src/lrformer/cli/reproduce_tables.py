@@ -22,6 +22,12 @@ SUMMARIES = {
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
     "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
 }
+# Which of the options belong to which tables; the others refuse them.
+OPTIONS = {
+    "optimizer": ("ablation", "attentions", "alpha"),
+    "pixels": ("ablation", "attentions", "alpha"),
+    "alpha": ("ablation", "attentions", "main"),
+}
 DEFAULT_DRAWS = 200
 _ANY_WIDTH = 10_000
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
@@ -85,14 +91,27 @@ def _command(table: str) -> Any:
         ] = None,
         optimizer: Annotated[
             str | None,
-            typer.Option(help="paper (SGD), modern (AdamW) or muon.", show_default="the table's"),
+            typer.Option(
+                help="paper (SGD), modern (AdamW) or muon.",
+                show_default="the table's",
+                hidden=table not in OPTIONS["optimizer"],
+            ),
         ] = None,
         pixels: Annotated[
-            int | None, typer.Option(help="32, or 224 as printed.", show_default="32")
+            int | None,
+            typer.Option(
+                help="32, or 224 as printed.",
+                show_default="32",
+                hidden=table not in OPTIONS["pixels"],
+            ),
         ] = None,
         alpha: Annotated[
             float | None,
-            typer.Option(help="Of LRSA, where a row has no own.", show_default="the paper's"),
+            typer.Option(
+                help="Of LRSA, where a row has no own.",
+                show_default="the recipe's",
+                hidden=table not in OPTIONS["alpha"],
+            ),
         ] = None,
         batch_size: Annotated[
             int | None, typer.Option(min=1, help="Of every run.", show_default="the recipe's")
