@@ -1,6 +1,7 @@
 """A run as a folder: what is written comes back to the bit, and what is broken is named."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -189,10 +190,33 @@ def test_weights_and_posterior_of_different_runs_are_not_taken_for_one(run_folde
     write_tensors(run_folder / "model.safetensors", tensors)
     with pytest.raises(ConfigError, match=r"does not have the weights that posterior\.safetensors"):
         load_run(run_folder)
-    # A run from before the posterior knew its weights is opened as it was.
+    # A run from before posterior and decision knew their weights is opened as it was.
     posterior, _ = read_tensors(run_folder / "posterior.safetensors")
     write_tensors(run_folder / "posterior.safetensors", posterior)
+    path = run_folder / "decision.json"
+    record = json.loads(path.read_text())
+    del record["fitted_to"]
+    path.write_text(json.dumps(record))
     assert load_run(run_folder).class_names == DIGITS.class_names
+
+
+def test_a_posterior_that_was_damaged_within_is_refused(run_folder):
+    path = run_folder / "posterior.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"decision\.json was not fitted to .*posterior"):
+        load_run(run_folder)
+
+
+def test_the_decision_of_another_run_is_refused(run_folder, tmp_path):
+    other = TrainConfig(
+        data="digits", model="lrformer_digits", model_overrides=SMALL_MODEL, method="deterministic"
+    )
+    write_run(tmp_path / "other", other)
+    shutil.copyfile(tmp_path / "other" / "decision.json", run_folder / "decision.json")
+    with pytest.raises(ConfigError, match=r"decision\.json was not fitted to .*of another run"):
+        load_run(run_folder)
 
 
 def test_inputs_of_the_wrong_kind_are_refused(run_folder):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from lrformer.data import AugmentConfig, Split
 from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_tensors
+from lrformer.training.claim import claim_folder
+from lrformer.training.run_folder import update_metrics
 from lrformer.training.running import resolve
 from tests.evaluation.made_run import write_image_folder, write_images
 from tests.tolerance import assert_close
@@ -122,6 +125,25 @@ def test_a_file_that_was_deleted_is_made_anew_by_the_same_call(tmp_path, name):
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 1
 
 
+def test_weights_are_not_trained_over_where_the_metrics_are_gone(tmp_path):
+    train(small(epochs=1), tmp_path, runtime=QUIET)
+    metrics, before = (tmp_path / "metrics.json").read_bytes(), weights(tmp_path)
+    (tmp_path / "metrics.json").unlink()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"files of a finished run, and metrics\.json .*gone"):
+            train(small(epochs=1), tmp_path, runtime=QUIET)
+        update_metrics(tmp_path, "evaluation", {"of": "the run"})
+    assert weights(tmp_path) == before
+    (tmp_path / "metrics.json").write_bytes(metrics)
+    train(small(epochs=1), tmp_path, runtime=QUIET)
+
+
+def swap(one: Path, other: Path) -> None:
+    between = one.with_name("between")
+    for source, target in ((one, between), (other, one), (between, other)):
+        source.rename(target)
+
+
 def test_data_that_changed_are_said_to_have_changed(tmp_path):
     write_image_folder(tmp_path / "data")
     config = TrainConfig(
@@ -134,9 +156,22 @@ def test_data_that_changed_are_said_to_have_changed(tmp_path):
     run = train(config, tmp_path / "run", runtime=QUIET)
     otherwise = dataclasses.replace(config, data=f"{tmp_path}/./run/../data/")
     assert train(otherwise, tmp_path / "run", runtime=QUIET).config == run.config
+    # Other labels, which statistics do not see.
+    swap(tmp_path / "data" / "train" / "red", tmp_path / "data" / "train" / "blue")
+    with pytest.raises(ConfigError, match=r"a run on other data: their (mean|std|data_digest) is"):
+        train(config, tmp_path / "run", runtime=QUIET)
+    swap(tmp_path / "data" / "train" / "red", tmp_path / "data" / "train" / "blue")
+    assert train(config, tmp_path / "run", runtime=QUIET).config == run.config
+    digest = dataclasses.replace(run.config, data_digest="another")
+    with pytest.raises(ConfigError, match="a run on other data: their data_digest is"):
+        claim_folder(tmp_path / "run", digest)
+    claim_folder(tmp_path / "run", dataclasses.replace(run.config, data_digest=None))
     write_images(tmp_path / "data" / "train" / "red", (10, 10, 10), 3, seed=9)
     with pytest.raises(ConfigError, match="a run on other data: their mean is"):
         train(config, tmp_path / "run", runtime=QUIET)
+    changed = dataclasses.replace(config, true_positive_rate=0.5)
+    with pytest.raises(ConfigError, match=r"run were trained on other data: their mean is"):
+        train(changed, tmp_path / "again", runtime=QUIET, weights_of=tmp_path / "run")
 
 
 def test_pieces_of_a_batch_are_the_batch(tmp_path):

@@ -60,6 +60,7 @@ class ArrayFolder:
             mean=mean,
             std=std,
             files=read_file_names(self.folder, split),
+            digest=prepared.manifest.digest,
         )
 
     def _make_manifests(self) -> None:

@@ -53,6 +53,7 @@ class Split:
         mean: what to subtract, per channel; of images scaled to [0, 1].
         std: what to divide by, per channel.
         files: where each image came from, if it was a file.
+        digest: of the arrays that the samples lie in, by which they are known again.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Split:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     files: tuple[str, ...] | None = None
+    digest: str | None = None
 
     def __len__(self) -> int:
         return len(self.y)

@@ -37,6 +37,11 @@ class Manifest:
     source: str
     fingerprint: str | None = None
 
+    @property
+    def digest(self) -> str:
+        """Return one name for images and labels together."""
+        return hashlib.sha256(f"{self.checksum_x}\0{self.checksum_y}".encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:

@@ -89,6 +89,7 @@ class ImageFolder:
             mean=statistics.mean,
             std=statistics.std,
             files=read_file_names(self.cache, split),
+            digest=prepared.manifest.digest,
         )
 
     def _scan_only(self) -> FileSplit:

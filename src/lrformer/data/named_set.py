@@ -85,6 +85,7 @@ class NamedSet:
             mean=mean,
             std=std,
             files=read_file_names(folder, split),
+            digest=prepared.manifest.digest,
         )
 
     def _is_ready(self, folder: Path, split: str) -> bool:

@@ -15,10 +15,12 @@ from lrformer.training.run_folder import (
     write_run_config,
 )
 
-# Data may move; what they are is compared by class names and statistics.
+# Data may move; what they are is compared by class names, statistics and the digest of their files.
 MOVABLE = frozenset({"train.root"})
 PLACES = frozenset({"train.data", "train.start"})
-FROM_DATA = frozenset({"class_names", "mean", "std"})
+FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest"})
+# Not known of every run: points have none, nor has a run from before it was kept.
+OPTIONAL = frozenset({"data_digest"})
 
 
 def claim_folder(folder: Path, config: RunConfig) -> None:
@@ -72,9 +74,8 @@ def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
         name, before, now = found
         if name in FROM_DATA:
             raise ConfigError(
-                f"{folder} belongs to a run on other data: their {name} is {before!r} there and {now!r} here, and every "
-                "setting is the same, so that the data have changed. Put them back to go on, or take another folder for a "
-                "new run."
+                f"{folder} belongs to a run on other data: {describe_change(*found)} Put them back to go on, or take "
+                "another folder for a new run."
             )
         raise ConfigError(
             f"{folder} belongs to a run with other settings: {name} is {before!r} there and {now!r} here. Give "
@@ -82,15 +83,26 @@ def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
         )
 
 
+def describe_change(name: str, before: Any, now: Any) -> str:
+    """Return what is wrong where runs differ in nothing but what follows from their data."""
+    return (
+        f"their {name} is {before!r} there and {now!r} here, and every setting is the same, so that the data have "
+        "changed."
+    )
+
+
 def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] | None:
     """Return a setting in which two runs differ, with both values, or None."""
     before, now = _flat(to_record(there)), _flat(to_record(here))
     # What the user wrote first, what followed from it after.
     names = sorted(
-        {*before, *now} - MOVABLE, key=lambda name: (not name.startswith("train."), name)
+        {*before, *now} - MOVABLE,
+        key=lambda name: (not name.startswith("train."), name in OPTIONAL, name),
     )
     for name in names:
         there_is, here_is = before.get(name), now.get(name)
+        if name in OPTIONAL and None in (there_is, here_is):
+            continue
         if there_is != here_is and not (name in PLACES and _is_one_place(there_is, here_is)):
             return name.removeprefix("train."), there_is, here_is
     return None

@@ -10,7 +10,7 @@ from lrformer.core import ConfigError
 from lrformer.heads import FittedGP
 from lrformer.methods import METHODS, Method
 from lrformer.training.atomic_files import read_json, read_tensors
-from lrformer.training.claim import first_difference
+from lrformer.training.claim import FROM_DATA, describe_change, first_difference
 from lrformer.training.config import TrainConfig
 from lrformer.training.run_folder import (
     LOG_FILE,
@@ -49,6 +49,11 @@ def check_weights_of(folder: Path, config: RunConfig) -> None:
     )
     if found is not None:
         name, before, now = found
+        if name in FROM_DATA:
+            raise ConfigError(
+                f"the weights of {folder} were trained on other data: {describe_change(*found)} Put them back, or train "
+                "anew."
+            )
         afterwards = ", ".join(sorted(_settings_after_training(there.train)))
         raise ConfigError(
             f"the weights of {folder} cannot be taken: {name} is {before!r} there and {now!r} here, and acts in "

@@ -3,7 +3,7 @@
 - `config.json`: schema, version, `"kind": "run"`, and everything that made the run.
 - `model.safetensors`: the method's `state_dict`, without the next file's tensors.
 - `posterior.safetensors`: the tensors of every `LaplacePosterior`, which are fitted after training.
-- `decision.json`: temperature and threshold, fitted on validation.
+- `decision.json`: temperature and threshold, fitted on validation; the checksums of the two files before.
 - `metrics.json`: written last by training; a run that has it is finished.
 - `log.jsonl`: one line for each epoch. `state/`: what an unfinished run needs to go on.
 """
@@ -47,6 +47,7 @@ POSTERIOR_FILE = "posterior.safetensors"
 DECISION_FILE = "decision.json"
 METRICS_FILE = "metrics.json"
 LOG_FILE = "log.jsonl"
+FITTED_TO = "fitted_to"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class RunConfig:
         mean: what is subtracted from inputs, per channel; images are scaled to [0, 1] first.
         std: what they are divided by.
         img_size: side of the model's images; None for points.
+        data_digest: of the training data, where they lie in files; runs from before it was kept have none.
     """
 
     train: TrainConfig
@@ -68,6 +70,7 @@ class RunConfig:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     img_size: int | None
+    data_digest: str | None = None
 
     @property
     def num_classes(self) -> int:
@@ -221,16 +224,26 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
         )
     method = build_method(config.backbone, config.train, config.num_classes)
     load_method(folder, method)
-    decision = _read_decision(folder / DECISION_FILE)
+    decision = _read_decision(folder)
     return Run(path=folder, config=config, method=method.to(place).eval(), decision=decision)
 
 
-def _read_decision(path: Path) -> Decision:
+def _read_decision(folder: Path) -> Decision:
+    """Return the decision of the run in `folder`, after comparing the files that it was fitted to."""
+    path = folder / DECISION_FILE
     way_out = (
         "it is damaged. Restore it from a copy, or delete it to have it fitted again to the weights that are there, by the "
         "same train command."
     )
     record = read_json(path, way_out=way_out)
+    # Runs from before the checksums were kept have none.
+    fitted_to = record.pop(FITTED_TO, None) if isinstance(record, dict) else None
+    if fitted_to not in (None, _checksums(folder)):
+        raise ConfigError(
+            f"{path} was not fitted to the {MODEL_FILE} and {POSTERIOR_FILE} beside it: one of the three is damaged, or of "
+            "another run. Restore them from a copy, or delete the decision and the posterior to have both fitted to these "
+            "weights by the same train command."
+        )
     try:
         return from_record(Decision, record)
     except (ConfigError, TypeError) as error:
@@ -324,8 +337,12 @@ def split_state(method: Method) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def write_decision(folder: Path, decision: Decision) -> None:
-    """Write `decision.json`."""
-    write_json(folder / DECISION_FILE, to_record(decision))
+    """Write `decision.json`; weights and posterior are there already."""
+    write_json(folder / DECISION_FILE, {**to_record(decision), FITTED_TO: _checksums(folder)})
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {name: checksum((folder / name).read_bytes()) for name in (MODEL_FILE, POSTERIOR_FILE)}
 
 
 def forget_metrics(folder: Path) -> None:

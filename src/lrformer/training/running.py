@@ -36,6 +36,7 @@ from lrformer.training.refit import (
     way_to,
 )
 from lrformer.training.run_folder import (
+    METRICS_FILE,
     MODEL_FILE,
     Run,
     RunConfig,
@@ -117,6 +118,7 @@ def train(
         mean=train_split.mean,
         std=train_split.std,
         img_size=img_size,
+        data_digest=train_split.digest,
     )
     if source is not None:
         check_weights_of(source, run_config)
@@ -127,6 +129,12 @@ def train(
         return load_run(folder, device=accelerator.device)
     if source is None and has_weights:
         source = folder
+    if source is None and is_whole(folder) and not state_path(folder).is_file():
+        raise ConfigError(
+            f"{folder} has the files of a finished run, and {METRICS_FILE} says nothing of its training or is gone; it "
+            "would be trained anew. Restore that file from a copy: the other commands work without it. To train anew, "
+            f"delete {MODEL_FILE} or choose another folder."
+        )
     if source is not None and state_path(folder).is_file():
         raise ConfigError(
             f"{folder} holds a training of its own that is not finished; go on with it by its train command, or "
