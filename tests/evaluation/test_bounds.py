@@ -15,6 +15,7 @@ from lrformer.evaluation.bound_modules import attention_constants
 from lrformer.evaluation.bounds import bounds
 from lrformer.heads import FittedGP, RandomFeatureGP
 from lrformer.heads.laplace_gp import RandomFeatureGPConfig
+from lrformer.methods import create_method
 from lrformer.models import (
     ConvTokens,
     PatchTokens,
@@ -312,16 +313,8 @@ def test_a_process_fitted_afterwards_leaves_the_constant_of_the_linear_head():
 
 
 def test_a_method_with_backbone_and_head_is_read_as_one_model():
-    class Method(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.backbone = small(num_classes=0)
-            self.head = nn.Linear(12, 3).double()
-
-        def forward(self, x):
-            return self.head(self.backbone(x))
-
-    report = bounds(Method(), images(), num_steps=3)
+    method = create_method("deterministic", lambda: small(num_classes=0), 3).double()
+    report = bounds(method, images(), num_steps=3)
     assert_sound(report)
     attn = next(row for row in report.rows if row.name == "blocks.0.attn")
     assert attn.measured is not None

@@ -98,3 +98,16 @@ def test_a_bound_refuses_nonsense_and_unexplained_infinity():
     with pytest.raises(ConfigError, match="must come with a reason"):
         Bound(value=math.inf, norm="F")
     assert "sound" in str(Bound(value=2.0, norm="max"))
+
+
+def test_zero_elsewhere_does_not_make_up_for_a_stage_without_a_bound():
+    chain = network([stage("a", math.inf, math.inf), stage("b", 0.0, 0.0)], sigma_head=1.0)
+    assert chain.bound.value == math.inf
+    assert network([stage("a", math.inf, math.inf)], sigma_head=0.0).bound.value == math.inf
+    assert network([stage("a", 0.0, 1.0)], sigma_head=math.inf).bound.value == math.inf
+    assert network([stage("a", 0.0, 1.0)], sigma_head=1.0).bound.value == 0
+
+
+def test_without_a_margin_no_radius_is_certified_even_by_a_constant_of_zero():
+    logits = torch.tensor([[1.0, 1.0], [2.0, 1.0]])
+    assert certified_radius(logits, constant=0.0).tolist() == [0.0, math.inf]

@@ -23,6 +23,7 @@ from lrformer.evaluation.bound_modules import (
     is_dot_product,
     mlp_constants,
     norm_constants,
+    norm_output_radius,
     unwrap_attention,
     with_dot_product_bias,
     with_score_biases,
@@ -121,7 +122,8 @@ class _Walk:
                 inner, gain = self.norm(norm, reach)
                 chain.modules[f"{block.name}.{norm_name}"] = gain
             if module is block.attention:
-                branch = self.attention(attention, self.tokens.get(module), inner)
+                longest = norm_output_radius(norm) if block.order == "pre" else None
+                branch = self.attention(attention, self.tokens.get(module), inner, longest)
             else:
                 both = (mlp.frobenius.value, mlp.max_token.value)
                 branch = tuple(torch.full_like(gain, value) for value in both)
@@ -146,9 +148,13 @@ class _Walk:
         return reach.through(constant, constant, self.n), constant
 
     def attention(
-        self, module: nn.Module, tokens: Tensor | None, reach: Reach
+        self, module: nn.Module, tokens: Tensor | None, reach: Reach, longest: float | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the constants of an attention layer on the balls around its tokens, in both norms."""
+        """Return the constants of an attention layer on the balls around its tokens, in both norms.
+
+        Args:
+            longest: the length that no token exceeds, on a ball or anywhere, where a norm stands before.
+        """
         heads = head_weights(module)
         if tokens is not None and heads is not None:
             if isinstance(module, LRSA):
@@ -156,7 +162,7 @@ class _Walk:
                 if heads.is_tied and module.normalizer in {"paper", "symmetric"}:
                     return self._lrsa(module, heads, tokens, reach)
             elif is_dot_product(module):
-                return self._dot_product(module, heads, tokens, reach)
+                return self._dot_product(module, heads, tokens, reach, longest)
         found = attention_constants(module, n=self.n, radius=None)
         both = (found.frobenius.value, found.max_token.value)
         like = reach.frobenius
@@ -189,9 +195,16 @@ class _Walk:
         return self._combined(heads, brackets("F"), brackets("max"), low)
 
     def _dot_product(
-        self, module: nn.Module, heads: HeadWeights, tokens: Tensor, reach: Reach
+        self,
+        module: nn.Module,
+        heads: HeadWeights,
+        tokens: Tensor,
+        reach: Reach,
+        longest: float | None,
     ) -> tuple[Tensor, Tensor]:
         radii = max_token_norm(tokens) + self.radius * reach.max_token
+        if longest is not None:
+            radii = radii.clamp_max(longest)
         wide, _ = with_dot_product_bias(module, heads, 0.0)
         if wide.query.shape[1] > heads.query.shape[1]:
             radii = torch.hypot(radii, torch.ones_like(radii))

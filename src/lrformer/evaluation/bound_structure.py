@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lrformer.core.modes import evaluating
+from lrformer.methods.base import BackboneMethod
 from lrformer.models.residual_tokenizer import ResidualEmbed
 from lrformer.models.tokenizer import ConvEmbed
 
@@ -52,7 +53,7 @@ class Structure:
 
 def read_structure(model: nn.Module) -> Structure | None:
     """Return the parts of a transformer, or None for a model that is none that we know."""
-    backbone, head = _split(model)
+    backbone, head = split_method(model)
     for read in (_read_ours, _read_timm, _read_transformers):
         structure = read(backbone, head)
         if structure is not None:
@@ -77,12 +78,12 @@ def with_tokens_of(structure: Structure, model: nn.Module, x: Tensor) -> Structu
     )
 
 
-def _split(model: nn.Module) -> tuple[Any, nn.Module | None]:
-    """Return backbone and head of a model that holds them apart; the model itself and None otherwise."""
-    backbone, head = getattr(model, "backbone", None), getattr(model, "head", None)
-    if isinstance(backbone, nn.Module) and isinstance(head, nn.Module):
-        return backbone, head
-    return model, None
+def split_method(model: nn.Module) -> tuple[Any, nn.Module | None]:
+    """Return backbone and head of a method; the model itself and None otherwise.
+
+    Somebody's module with parts of these names may do anything between them.
+    """
+    return (model.backbone, model.head) if isinstance(model, BackboneMethod) else (model, None)
 
 
 def _read_ours(model: Any, head: nn.Module | None) -> Structure | None:

@@ -25,6 +25,7 @@ from lrformer.evaluation.bound_structure import (
     BlockParts,
     Structure,
     read_structure,
+    split_method,
     with_tokens_of,
 )
 from lrformer.evaluation.bounds_report import BoundsReport, DepthPoint, LocalBounds, ModuleRow
@@ -78,7 +79,7 @@ def bounds(
     if isinstance(model, PosteriorClassifier):
         # A posterior gives a variance; the mean logits are the model's.
         model = model.model
-    backbone = getattr(model, "backbone", model)
+    backbone, _ = split_method(model)
     structure = read_structure(model)
     if structure is not None and x is not None:
         structure = with_tokens_of(structure, model, x)
@@ -199,7 +200,8 @@ def _certified_report(model: nn.Module, backbone: CertifiedTransformer) -> Bound
         stages.append(Stage(name=name, frobenius=1 + constant, max_token=math.inf))
         if name.endswith("mlp"):
             depth.append(_depth_point(name.removesuffix(".mlp"), stages, backbone.num_tokens))
-    top = backbone.head if backbone is model else getattr(model, "head", nn.Identity())
+    head_of_method = split_method(model)[1]
+    top = backbone.head if head_of_method is None else head_of_method
     head = head_constant(top)
     rows.append(_row("head", top, head))
     is_flat = backbone.config.global_pool == "flatten"
@@ -263,12 +265,10 @@ def _with_balls(
     """Return the report with constants on balls; a model without local theorems keeps its global ones."""
     if structure is None:
         found = [report.chain.bound.value] * len(x)
-        places = {p.name: _power(p.log10_sound) for p in report.depth}
-        modules = {row.name: row.frobenius.value for row in report.rows}
+        places, modules = {}, {}
     else:
         embedding = embedding_constants(structure.embedding).frobenius.value
-        final = norm_output_radius(structure.final_norm)
-        pool = pool_constants(structure, final).max_token.value
+        pool = pool_constants(structure, _radius_at_pool(structure)).max_token.value
         head = head_constant(structure.head).frobenius.value
         chains: list[LocalChain] = [
             local_chain(model, part, radius=radius, embedding=embedding, pool=pool)
@@ -282,21 +282,36 @@ def _with_balls(
             }
             for kind in ("places", "modules")
         )
-        modules |= {r.name: r.frobenius.value for r in report.rows if r.name not in modules}
+        # What holds everywhere holds on a ball.
+        found = [min(constant, report.chain.bound.value) for constant in found]
     margin_radii = [
-        margin / (math.sqrt(2) * constant) if constant > 0 else math.inf
+        0.0 if margin == 0 else margin / (math.sqrt(2) * constant) if constant > 0 else math.inf
         for margin, constant in zip(report.margins, found, strict=True)
     ]
     return replace(
         report,
-        rows=tuple(replace(row, local=modules[row.name]) for row in report.rows),
-        depth=tuple(replace(p, local=places[p.name]) for p in report.depth),
+        rows=tuple(
+            replace(r, local=min(modules.get(r.name, math.inf), r.frobenius.value))
+            for r in report.rows
+        ),
+        depth=tuple(
+            replace(p, local=min(places.get(p.name, math.inf), _power(p.log10_sound)))
+            for p in report.depth
+        ),
         local=LocalBounds(
             radius=radius,
             constants=tuple(found),
             radii=tuple(min(radius, held) for held in margin_radii),
         ),
     )
+
+
+def _radius_at_pool(structure: Structure) -> float | None:
+    """Return how long the tokens can be that are pooled: the last norm before says it."""
+    last = structure.blocks[-1]
+    if not isinstance(structure.final_norm, nn.Identity | None):
+        return norm_output_radius(structure.final_norm)
+    return norm_output_radius(last.norm_2) if last.order == "post" else None
 
 
 def _power(log10: float) -> float:

@@ -65,13 +65,15 @@ def network(
     """
     best, best_switch = math.inf, 0
     for switch in range(len(stages) + 1):
-        total = sum(_log10(stage.frobenius) for stage in stages[:switch])
-        total += sum(_log10(stage.max_token) for stage in stages[switch:])
+        total = _log10_product(
+            *(stage.frobenius for stage in stages[:switch]),
+            *(stage.max_token for stage in stages[switch:]),
+        )
         if switch == len(stages) and mean_pooled_tokens is not None:
             total -= 0.5 * math.log10(mean_pooled_tokens)
         if total < best:
             best, best_switch = total, switch
-    log10 = best + _log10(sigma_head)
+    log10 = math.inf if math.inf in (best, sigma_head) else best + _log10_product(sigma_head)
     if math.isinf(log10) and log10 > 0:
         missing = [s.name for s in stages if math.isinf(min(s.frobenius, s.max_token))]
         reason = (
@@ -103,9 +105,10 @@ def certified_radius(logits: Float[Tensor, "b c"], *, constant: float) -> Float[
     """Return the L2 radius within which each argmax cannot change: margin / (sqrt(2) L).
 
     A difference of two logits is sqrt(2) L-Lipschitz when the logits are L-Lipschitz; at an infinite
-    constant every radius is zero.
+    constant every radius is zero, and so it is without a margin.
     """
-    return margins(logits.double()) / (math.sqrt(2) * constant)
+    margin = margins(logits.double())
+    return torch.where(margin == 0, margin, margin / (math.sqrt(2) * constant))
 
 
 def bi_lipschitz(branches: Sequence[float]) -> tuple[float, float]:
@@ -123,5 +126,8 @@ def margins(logits: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
     return top[:, 0] - top[:, 1]
 
 
-def _log10(value: float) -> float:
-    return math.log10(value) if value > 0 else -math.inf
+def _log10_product(*factors: float) -> float:
+    """Return the logarithm of a product; where one factor has no bound, zero elsewhere does not help."""
+    if math.inf in factors:
+        return math.inf
+    return sum(math.log10(factor) if factor > 0 else -math.inf for factor in factors)
