@@ -194,3 +194,38 @@ def test_no_bound_changes_nothing() -> None:
     expected = model.eval()(x)
     apply_spectral_norm(model, bound=math.inf, input_shape=(1, 4, 4), batch_norm=True)
     assert_close(model(x), expected, 1e-6)
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(1, 3, 1), nn.Linear(4, 3)], ids=["conv", "linear"])
+def test_a_weight_that_was_zero_is_bounded_when_it_grows(layer: nn.Module) -> None:
+    weight = nn.init.zeros_(layer.weight).detach().clone()
+    if isinstance(layer, nn.Conv2d):
+        norm = ConvSpectralNorm(layer, (4, 4), bound=1.0)
+    else:
+        norm = LinearSpectralNorm(weight, (4,), bound=1.0)
+    norm.iterate(weight, 20)  # zero for a while
+    grown = torch.randn_like(weight)
+    norm.iterate(grown, 50)
+    exact = torch.linalg.matrix_norm(grown.flatten(1), 2).item()
+    assert norm.sigma(grown).item() == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_model_in_float64_is_bounded_as_one_in_float32() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(12, 2)).double()
+    apply_spectral_norm(model, bound=0.1, input_shape=(1, 4, 4))
+    for _ in range(100):
+        model(torch.randn(2, 1, 4, 4, dtype=torch.float64))
+    sigma = torch.linalg.matrix_norm(model.eval()[2].weight.detach(), 2).item()
+    assert sigma == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("missing", ["affine", "track_running_stats"])
+def test_a_batch_norm_that_cannot_be_bounded_is_refused_before_anything_changes(
+    missing: str,
+) -> None:
+    norm = nn.BatchNorm2d(3, **{missing: False})
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), norm)
+    before = {name: type(module) for name, module in model.named_modules()}
+    with pytest.raises(ConfigError, match=f"1 is a BatchNorm2d with .*{missing}=False"):
+        apply_spectral_norm(model, bound=1.0, input_shape=(1, 4, 4), batch_norm=True)
+    assert {name: type(module) for name, module in model.named_modules()} == before

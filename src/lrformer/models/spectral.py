@@ -17,6 +17,7 @@ ATTENTION_PROJECTIONS = (
 )
 
 _INITIAL_ITERATIONS = 5
+_SMALLEST_NORM = 1e-12
 
 
 class SoftSpectralNorm(nn.Module):
@@ -43,9 +44,11 @@ class SoftSpectralNorm(nn.Module):
         self.num_iterations = num_iterations
         self._kept: tuple[tuple[object, ...], Tensor] | None = None
         with torch.no_grad():
-            right = _unit(torch.randn(1, *input_shape, device=weight.device))
+            drawn = torch.randn(1, *input_shape, device=weight.device, dtype=torch.float32)
+            right = drawn / drawn.norm()
+            mapped = self.apply_map(weight.float(), right)
             self.register_buffer("right", right)
-            self.register_buffer("left", _unit(self.apply_map(weight.float(), right)))
+            self.register_buffer("left", _unit_or(torch.zeros_like(mapped), mapped))
             self.iterate(weight, _INITIAL_ITERATIONS)
 
     def apply_map(self, weight: Tensor, x: Tensor) -> Tensor:
@@ -63,8 +66,8 @@ class SoftSpectralNorm(nn.Module):
             weight = weight.detach().float()
             left, right = self.left.float(), self.right.float()
             for _ in range(num_iterations):
-                right = _unit(self.apply_adjoint(weight, left))
-                left = _unit(self.apply_map(weight, right))
+                right = _unit_or(right, self.apply_adjoint(weight, left))
+                left = _unit_or(left, self.apply_map(weight, right))
             self.right.copy_(right)
             self.left.copy_(left)
 
@@ -239,6 +242,8 @@ def apply_spectral_norm(
         raise ConfigError(
             f"{type(model).__name__} has no Linear or Conv2d to normalize outside its attention."
         )
+    if batch_norm:
+        _check_batch_norms(model)
     convs = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Conv2d)}
     sizes = _conv_input_sizes(model, convs, input_shape) if convs else {}
     for name, layer in layers.items():
@@ -270,9 +275,14 @@ def spectral_norms(model: nn.Module) -> Iterator[tuple[str, SoftSpectralNorm]]:
             yield name.removesuffix(".parametrizations.weight.0"), module
 
 
-def _unit(tensor: Tensor) -> Tensor:
-    """Return `tensor` with Euclidean norm one; zero stays zero."""
-    return tensor / tensor.norm().clamp_min(1e-12)
+def _unit_or(kept: Tensor, tensor: Tensor) -> Tensor:
+    """Return `tensor` with Euclidean norm one, or `kept` in the place of zero.
+
+    A weight may be zero for a while, as some are at the start; vectors that went to zero with it would stay there, and
+    nothing would ever be bounded again.
+    """
+    norm = tensor.norm()
+    return torch.where(norm > _SMALLEST_NORM, tensor / norm.clamp_min(_SMALLEST_NORM), kept)
 
 
 def _conv_input_sizes(
@@ -296,7 +306,8 @@ def _conv_input_sizes(
     was_training = model.training
     try:
         with torch.no_grad():
-            model.eval()(torch.zeros(1, *shape, device=next(model.parameters()).device))
+            weight = next(iter(convs.values())).weight
+            model.eval()(torch.zeros(1, *shape, device=weight.device, dtype=weight.dtype))
     finally:
         model.train(was_training)
         for hook in hooks:
@@ -319,6 +330,16 @@ def _declared_input_shape(model: nn.Module, first: nn.Conv2d) -> tuple[int, ...]
             return (first.in_channels, height, width)
     cfg = getattr(model, "pretrained_cfg", None)
     return (first.in_channels, *cfg["input_size"][1:]) if cfg and "input_size" in cfg else None
+
+
+def _check_batch_norms(model: nn.Module) -> None:
+    """Raise for a batch norm that has no weight to bound or no statistics, before anything is changed."""
+    for name, layer in model.named_modules():
+        if type(layer) is nn.BatchNorm2d and not (layer.affine and layer.track_running_stats):
+            raise ConfigError(
+                f"{name} is a BatchNorm2d with affine={layer.affine} and track_running_stats={layer.track_running_stats}; "
+                "batch_norm=True needs both. Leave batch_norm out, or build the model with them."
+            )
 
 
 def _replace_batch_norms(model: nn.Module, bound: float) -> None:
