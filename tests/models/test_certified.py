@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.func import jacrev
 
 from lrformer.core import ConfigError
@@ -124,7 +125,7 @@ def test_the_centered_activation_has_slopes_within_one_and_reaches_it():
     assert float(slope) <= 1 + 1e-11
 
 
-@pytest.mark.parametrize("budget", [0.5, 0.9])
+@pytest.mark.parametrize("budget", [0.5, 0.9, 0.999])
 def test_the_inverse_finds_the_tokens_to_ten_digits(budget):
     model = small(depth=2, attn_budget=budget, mlp_budget=budget)
     shake(model, 0.5)
@@ -193,6 +194,12 @@ def test_average_pooling_divides_the_constant_of_the_logits_by_the_root_of_the_t
     model = small(global_pool="avg")
     sigma = float(torch.linalg.matrix_norm(model.head.weight.detach(), ord=2))
     assert averaged.logits_upper == pytest.approx(averaged.input_upper * sigma / 2)
+
+
+def test_a_head_that_is_not_known_has_no_constant():
+    model = small()
+    model.head = nn.Sequential(nn.Linear(model.head.in_features, 3).double())
+    assert model.certificate().logits_upper == math.inf
 
 
 def test_fewer_channels_than_pixels_lose_the_lower_constant_of_the_input():

@@ -233,7 +233,7 @@ class CertifiedTransformer(nn.Module):
         is_injective = self.tokenizer.proj.weight[0].numel() <= self.tokenizer.proj.weight.shape[0]
         input_lower = lower * float(embedding[-1]) if is_injective else 0.0
         input_upper = upper * float(embedding[0])
-        head = spectral_norm(self.head.weight) if isinstance(self.head, nn.Linear) else 1.0
+        head = _head_constant(self.head)
         pool = 1.0 if self.config.global_pool == "flatten" else 1 / math.sqrt(self.num_tokens)
         return Certificate(
             lower=lower,
@@ -247,23 +247,34 @@ class CertifiedTransformer(nn.Module):
 
     @torch.no_grad()
     def inverse(
-        self, tokens: Float[Tensor, "b n e"], *, tolerance: float = 1e-12, max_steps: int = 2000
+        self,
+        tokens: Float[Tensor, "b n e"],
+        *,
+        tolerance: float = 1e-12,
+        max_steps: int | None = None,
     ) -> Float[Tensor, "b n e"]:
         """Return the tokens that `forward_blocks` maps to `tokens`, by fixed-point iteration.
 
         x = y - g(x) is a contraction for every branch g, so it converges from anywhere. In float64
         the error is near `tolerance` relative to the tokens; in float32 it stops at rounding.
+
+        Args:
+            max_steps: for each branch; by default as many as its budget can ask for.
         """
         with evaluating(self):
             pairs = list(zip(self.branches(), self.scales(), strict=True))
             size = tokens.abs().amax().clamp_min(torch.finfo(tokens.dtype).tiny)
-            accuracy = max(tolerance, 4 * torch.finfo(tokens.dtype).eps) * float(size)
+            relative = max(tolerance, 4 * torch.finfo(tokens.dtype).eps)
+            accuracy = relative * float(size)
             for branch, scale in reversed(pairs):
                 image, tokens = tokens, tokens - branch(tokens, scale)
-                for _ in range(max_steps):
+                # A step shortens the change by the budget at least.
+                enough = math.log(relative * (1 - branch.budget) / 10) / math.log(branch.budget)
+                for _ in range(math.ceil(enough) if max_steps is None else max_steps):
                     previous, tokens = tokens, image - branch(tokens, scale)
                     # What is left is at most a / (1 - a) times the last change.
-                    if float((tokens - previous).abs().amax()) <= accuracy * (1 - branch.budget):
+                    change = float((tokens - previous).abs().amax())
+                    if change <= accuracy * (1 - branch.budget):
                         break
         return tokens
 
@@ -286,6 +297,13 @@ class CertifiedTransformer(nn.Module):
         return {"pos_embed"} | {
             name for name, _ in self.named_parameters() if name.endswith("log_temperature")
         }
+
+
+def _head_constant(head: nn.Module) -> float:
+    """Return the constant of what stands on the pooled features; of layers that are not known there is none."""
+    if isinstance(head, nn.Linear):
+        return spectral_norm(head.weight)
+    return 1.0 if isinstance(head, nn.Identity) else math.inf
 
 
 def _initialize_embedding(layer: nn.Linear | nn.Conv2d) -> None:
