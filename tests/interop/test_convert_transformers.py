@@ -104,6 +104,9 @@ def test_masks_are_read_as_padding_only_where_all_queries_agree() -> None:
     causal = torch.ones(1, 1, 3, 3, dtype=torch.bool).tril()
     assert split_mask(causal)[0] is None
     assert split_mask(causal)[1] is causal
+    added = torch.tensor([0.0, -2.0, 0.5]).expand(2, 1, 3, 3)
+    assert split_mask(added)[0] is None
+    assert split_mask(added)[1] is added
     with pytest.raises(ConfigError, match="set_attn_implementation"):
         split_mask("block")
 

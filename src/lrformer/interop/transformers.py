@@ -12,6 +12,8 @@ from lrformer.interop.projections import Projections, Site, Sites, refuse
 
 # A text has no length of its own. Without data, alpha is set for texts of this many tokens.
 NUM_TEXT_TOKENS = 128
+# Additive masks hide by minus infinity, or by a number that is as good as that in any precision.
+HIDING = -1e4
 
 
 class TransformersAttention(nn.Module):
@@ -53,7 +55,7 @@ class TransformersAttention(nn.Module):
 def split_mask(
     mask: Any, *, is_padding: bool = True
 ) -> tuple[Bool[Tensor, "b n"] | None, Tensor | None]:
-    """Return a mask of transformers as a padding mask, or, where queries differ, as it is.
+    """Return a mask of transformers as a padding mask, or, where queries differ or nothing is hidden, as it is.
 
     transformers makes (b, 1, n, n) masks with equal rows, boolean (True attends) or additive, and hands
     (b, n) masks of ones and zeros to flash kernels.
@@ -72,14 +74,18 @@ def split_mask(
     if mask.ndim == 2:
         return mask == 0, None
     row = mask[:, :, :1]
+    is_equal = (mask == row).all()
+    if mask.dtype != torch.bool:
+        # What is added to some scores and hides nothing is no padding.
+        is_equal &= ((row == 0) | (row <= HIDING)).all()
     if torch.compiler.is_compiling():
         if mask.shape[1] != 1 or not is_padding:
             return None, mask
         torch._assert_async(
-            (mask == row).all(),
-            "an attention mask that differs between queries cannot be taken by LRSA",
+            is_equal,
+            "an attention mask that differs between queries, or that is added and hides nothing, cannot be taken by LRSA",
         )
-    elif mask.shape[1] != 1 or not (mask == row).all():
+    elif mask.shape[1] != 1 or not is_equal:
         return None, mask
     hidden = ~row[:, 0, 0] if mask.dtype == torch.bool else row[:, 0, 0] < 0
     return hidden, None
