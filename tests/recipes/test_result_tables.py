@@ -222,6 +222,28 @@ def test_a_decay_that_only_the_plain_row_was_run_with_is_a_line_of_the_choice_al
     assert "weight_decay 0.005" in pages.runs_table()
 
 
+def test_each_part_of_the_system_is_compared_with_what_lacks_it_over_three_seeds(pages, tmp_path):
+    assert made(pages, "result-glance") == "Not measured yet."
+    write(tmp_path, "ablation", {"transformer": [0.9, 0.9], "lrformer": [0.1, 0.1]}, weight_decay=0)
+    assert made(pages, "result-glance") == "Not measured yet."  # two seeds tell nothing
+    noisy = {"transformer": [0.70, 0.71, 0.72], "lrformer_linear": [0.60, 0.90, 0.63]}
+    write(tmp_path, "ablation", noisy | {"lrformer": [0.50, 0.52, 0.51]})
+    write(tmp_path, "ablation", {"transformer": [0.5] * 3, "lrformer": [0.7] * 3}, shortened_to=15)
+    whole, attention, process = made(pages, "result-glance").split("\n\n")
+    title, _, printed, long, short = whole.splitlines()
+    assert title.startswith("| LRFormer, whole, against the plain transformer | seeds | accuracy |")
+    assert printed.startswith("| printed | 10 | -0.006 | -0.253 |  |  |  | +0.095 |")
+    start = "| SGD, 32 pixels, 100 epochs | 3 | +0.000 "
+    assert long.startswith(f"{start}| **-0.200 better** | **-0.200 better** |")
+    assert short.startswith("| SGD, 32 pixels, 15 epochs | 3 | +0.000 | **+0.200 worse** |")
+    # The paper has no row between the two, and these seeds do not tell them apart.
+    assert attention.splitlines()[2:] == [
+        f"{start}| +0.000 | +0.000 | +0.000 | +0.000 | +0.000 | +0.000 |"
+    ]
+    assert process.startswith("| The process alone, both on LRSA |")
+    assert f"{start}| -0.200 | -0.200 |" in process
+
+
 def test_shortened_runs_are_apart_from_whole_ones_and_come_after_them(pages, tmp_path):
     write(tmp_path, "ablation", {"transformer": [1.9], "lrformer": [1.8]}, shortened_to=15)
     write(tmp_path, "ablation", {"transformer": [1.4], "lrformer": [1.3]})

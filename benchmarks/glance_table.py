@@ -1,0 +1,92 @@
+"""The first tables of docs/results.md: what each part of LRFormer changes, however the transformer was trained."""
+
+from typing import Any
+
+from lrformer.metrics import seed_interval
+from lrformer.recipes import TABLES
+from lrformer.recipes.table_record import TableRecord
+from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
+
+# Two rows of the ablation that differ in one part: what it is, the row with it, the row without.
+CONTRASTS = (
+    ("LRFormer, whole, against the plain transformer", "lrformer", "transformer"),
+    ("LRSA alone, both under a linear head", "lrformer_linear", "transformer"),
+    ("LRSA alone, both under the process", "lrformer", "transformer_gp"),
+    ("The process alone, both on LRSA", "lrformer", "lrformer_linear"),
+    ("The process alone, both on plain attention", "transformer_gp", "transformer"),
+)
+COLUMNS = ("accuracy", "nll", "nll_t", "ece", "ece_t", "auroc:svhn", "auroc:cifar100")
+OPTIMIZERS = {"modern": "AdamW", "muon": "Muon", "paper": "SGD"}
+# An interval of two seeds is too wide to tell anything.
+FEWEST_SEEDS = 3
+
+
+def glance_table(ablation: TableRecord | None) -> str:
+    """Return a table for each part: the change that is printed, and ours in every setting with enough seeds."""
+    if ablation is None:
+        return "Not measured yet."
+    settings = [
+        (variant, {row.row.name: row for row in _rows(ablation, variant)})
+        for variant in sorted(variants(ablation), key=lambda v: "shortened_from" in v)
+    ]
+    parts = []
+    for title, ours, theirs in CONTRASTS:
+        pairs = [(variant, rows[ours], rows[theirs]) for variant, rows in settings]
+        shown = [pair for pair in pairs if _num_common_seeds(*pair[1:]) >= FEWEST_SEEDS]
+        if shown:
+            parts.append("\n".join(_contrast(title, shown)))
+    return "\n\n".join(parts) or "Not measured yet."
+
+
+def _contrast(title: str, pairs: list[tuple[dict[str, Any], SummaryRow, SummaryRow]]) -> list[str]:
+    """Return the lines of one table; the printed change stands first where the paper has both rows."""
+    _, ours, theirs = pairs[0]
+    cells = [(ours.cell(name), theirs.cell(name)) for name in COLUMNS]
+    lines = [
+        f"| {title} | seeds | {' | '.join(cell.column.title for cell, _ in cells)} |",
+        "|---" * (len(COLUMNS) + 2) + "|",
+    ]
+    printed = [_printed(*pair) for pair in cells]
+    if any(printed):
+        lines.append(f"| printed | 10 | {' | '.join(printed)} |")
+    for variant, ours, theirs in pairs:
+        changes = " | ".join(change(ours.cell(name), theirs.cell(name)) for name in COLUMNS)
+        setting = f"{_setting(variant)}, {ours.runs[0].config.epochs} epochs"
+        lines.append(f"| {setting} | {_num_common_seeds(ours, theirs)} | {changes} |")
+    return lines
+
+
+def change(ours: Cell, theirs: Cell) -> str:
+    """Return ours minus theirs over their common seeds, with a word where the interval leaves out zero."""
+    seeds = [seed for seed in ours.by_seed if seed in theirs.by_seed]
+    if not seeds:
+        return ""
+    over = seed_interval([ours.by_seed[seed] - theirs.by_seed[seed] for seed in seeds])
+    if over.low is None or over.high is None or over.low <= 0 <= over.high:
+        return _signed(over.mean)
+    is_better = (over.mean > 0) == (ours.column.direction > 0)
+    return f"**{_signed(over.mean)} {'better' if is_better else 'worse'}**"
+
+
+def _printed(ours: Cell, theirs: Cell) -> str:
+    if ours.printed is None or theirs.printed is None:
+        return ""
+    return _signed(ours.printed.value - theirs.printed.value)
+
+
+def _signed(value: float) -> str:
+    """Return three digits with a sign; what is rounded away has none that says anything."""
+    return f"{round(value, 3) + 0:+.3f}"
+
+
+def _setting(variant: dict[str, Any]) -> str:
+    decay = f", weight decay {variant['weight_decay']:g}" if "weight_decay" in variant else ""
+    return f"{OPTIMIZERS[variant['optimizer']]}{decay}, {variant['pixels']} pixels"
+
+
+def _rows(ablation: TableRecord, variant: dict[str, Any]) -> list[SummaryRow]:
+    return summarize(TABLES["ablation"](data=ablation.data), ablation, variant=variant)
+
+
+def _num_common_seeds(ours: SummaryRow, theirs: SummaryRow) -> int:
+    return len({run.seed for run in ours.runs} & {run.seed for run in theirs.runs})
