@@ -139,10 +139,30 @@ def test_the_effective_rank_is_the_trace_of_the_smoother() -> None:
 def test_the_momentum_precision_is_the_moving_average_of_batch_means() -> None:
     x = torch.randn(60, 3, generator=generator(), dtype=torch.float64)
     head = fitted_head(x, momentum=0.9)
-    expected = torch.zeros(64, 64, dtype=torch.float64)
-    for batch in x.split(17):
-        phi = head.random_features(batch)
-        expected = 0.9 * expected + 0.1 * phi.T @ phi / len(batch)
+    means = [
+        phi.T @ phi / len(phi) for phi in (head.random_features(batch) for batch in x.split(17))
+    ]
+    expected = means[0]
+    for mean in means[1:]:
+        expected = 0.9 * expected + 0.1 * mean
+    assert_close(head.posterior.precision[0], expected, 1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [7, 60])
+def test_with_frozen_weights_a_moving_average_is_the_mean_whatever_the_batches(
+    batch_size: int,
+) -> None:
+    x = torch.randn(60, 3, generator=generator(), dtype=torch.float64)
+    head = fitted_head(x, momentum=0.999)
+    phi = head.random_features(x)
+    head.reset(is_frozen=True)
+    for batch in x.split(batch_size):
+        head.update(batch)
+    mean = phi.T @ phi / 60
+    assert_close(head.posterior.precision[0], mean, 1e-12)
+    head.refresh()
+    head.update(x[:30])  # the weights may have changed: a moving average again
+    expected = 0.999 * mean + 0.001 * phi[:30].T @ phi[:30] / 30
     assert_close(head.posterior.precision[0], expected, 1e-12)
 
 

@@ -210,3 +210,15 @@ def test_numbers_that_are_none_are_said() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     with pytest.raises(ConfigError, match="gives NaN; look at its inputs"):
         fit_posterior(model, [torch.full((4, 1, 8, 8), float("nan"))], config=SMALL)
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_an_epoch_forgets_a_sum_and_not_a_moving_average(momentum) -> None:
+    method = small_method("sngp", momentum=momentum).train()
+    assert isinstance(method.head, RandomFeatureGP)
+    method.loss(*digits()[0].tensors)
+    before = method.head.posterior.precision.clone()
+    method.on_epoch_start()
+    is_kept = torch.equal(method.head.posterior.precision, before)
+    assert before.any()
+    assert is_kept == (momentum is not None)

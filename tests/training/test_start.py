@@ -10,7 +10,7 @@ import torch
 from lrformer.core import ConfigError
 from lrformer.training import load_run, train
 from lrformer.training.atomic_files import read_tensors
-from lrformer.training.run_folder import save_method
+from lrformer.training.run_folder import save_method, write_decision
 from lrformer.training.splits import load_splits
 from lrformer.training.start import seen_validation
 from tests.tolerance import assert_close
@@ -100,6 +100,7 @@ def test_alphas_that_are_not_those_of_the_settings_come_along(foreign, tmp_path)
     with torch.no_grad():
         changed.method.backbone.blocks[0].attn.alpha.mul_(2)
     save_method(changed.path, changed.method)
+    write_decision(changed.path, changed.decision)
     second = train(follow(changed), tmp_path / "second", runtime=QUIET)
     alpha = weights_of(second)["backbone.blocks.0.attn.alpha"]
     assert torch.equal(alpha, torch.full_like(alpha, 6.0))

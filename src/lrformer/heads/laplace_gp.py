@@ -33,7 +33,7 @@ class RandomFeatureGPConfig:
         length_scale: length-scale of the RBF kernel.
         feature_scale: the scale on which it is measured, see `RandomFourierFeatures`.
         ridge: prior precision of the weights.
-        momentum: None sums the precision exactly; a number averages it.
+        momentum: None sums the precision of an epoch exactly; a number is that of a moving average over epochs.
         likelihood: "gaussian" (one covariance) or "softmax" (one for each class).
         approximation: "mean_field" or "monte_carlo".
         mean_field_factor: factor on the variance; pi/8 is the probit value, SNGP's reference uses 20
@@ -130,9 +130,13 @@ class RandomFeaturePosterior(nn.Module):
         self.random_features.input_scale.mul_(factor)
         self.posterior.reset()
 
-    def reset(self) -> None:
-        """Forget the precision; call at the start of an epoch."""
-        self.posterior.reset()
+    def reset(self, *, is_frozen: bool = False) -> None:
+        """Forget the precision; call at the start of an epoch, unless there is a `momentum`.
+
+        Args:
+            is_frozen: whether the weights stay as they are until `refresh`, see `LaplacePosterior.reset`.
+        """
+        self.posterior.reset(is_frozen=is_frozen)
 
     def refresh(self) -> None:
         """Recompute the covariance from the precision; call before an evaluation."""
@@ -170,7 +174,7 @@ class RandomFeatureGP(RandomFeaturePosterior):
 
     In anybody's training loop::
 
-        head.reset()                       # at the start of an epoch
+        head.reset()                       # at the start of an epoch; with `momentum` never
         loss = cross_entropy(head(h), y)   # in training mode the forward pass also adds to the precision
         head.refresh()                     # before an evaluation
         predictive = head.eval().predict(h)

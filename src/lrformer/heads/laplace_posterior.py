@@ -20,7 +20,7 @@ class LaplacePosterior(nn.Module):
     `P` is the sum over the training data of `phi^T phi` (`"gaussian"`: one covariance for all
     classes) or of `p_c (1 - p_c) phi^T phi` (`"softmax"`: one for each class). With `momentum` it is
     the moving average of the batch means instead, as in SNGP's reference, and then stands for one
-    example: prefer the sum unless an epoch is too long.
+    example: prefer the sum unless an epoch is too long. The average starts at the first batch.
 
     The sum is kept in float64: with 50,000 examples rounding in float32 exceeds the ridge. In
     distributed training each process adds up its own examples, and `refresh` sums over all processes;
@@ -64,6 +64,8 @@ class LaplacePosterior(nn.Module):
         self.register_buffer("fitted", torch.tensor(0, dtype=torch.uint8))
         # A mirror of `fitted`: reading the buffer at every prediction would wait for the GPU.
         self._is_fitted = False
+        # How many examples a pass with frozen weights has seen so far; None outside of one.
+        self._num_in_pass: int | None = None
         # Not a buffer: DistributedDataParallel overwrites buffers with those of process 0.
         self._own: Tensor | None = None
         self._num_own: Tensor | None = None
@@ -75,8 +77,14 @@ class LaplacePosterior(nn.Module):
         return self._is_fitted
 
     @torch.no_grad()
-    def reset(self) -> None:
-        """Forget the data; called at the start of every epoch."""
+    def reset(self, *, is_frozen: bool = False) -> None:
+        """Forget the data; called at the start of every epoch, unless there is a `momentum`.
+
+        Args:
+            is_frozen: whether the weights stay as they are until `refresh`. With `momentum` all examples up to there
+                count alike: there are no older weights to forget, and the average does not depend on the batches.
+        """
+        self._num_in_pass = 0 if is_frozen else None
         self.precision.zero_()
         self._forget_own()
         self.mark_stale()
@@ -108,10 +116,19 @@ class LaplacePosterior(nn.Module):
             if self.momentum is None:
                 total.add_(batch)
             else:
-                total.lerp_(batch / phi.shape[0], 1 - self.momentum)
+                total.lerp_(batch / phi.shape[0], self._rate(total, phi.shape[0]))
                 # A state that is written before `refresh` has the average of its process.
                 if total is not self.precision:
                     self.precision.copy_(total)
+
+    def _rate(self, average: Tensor, num_examples: int) -> Tensor:
+        """Return how far the average goes towards the mean of a batch; to the first one all the way."""
+        assert self.momentum is not None
+        if self._num_in_pass is not None:
+            self._num_in_pass += num_examples
+            return average.new_full((), num_examples / self._num_in_pass)
+        is_empty = average.diagonal(dim1=-2, dim2=-1).sum() == 0
+        return average.new_full((), 1 - self.momentum).masked_fill(is_empty, 1.0)
 
     def _batch_precision(self, phi: Tensor, logits: Tensor | None) -> Tensor:
         if self.likelihood == "gaussian":
@@ -141,6 +158,7 @@ class LaplacePosterior(nn.Module):
         self.root.copy_(inverse * math.sqrt(self.ridge))
         self.fitted.fill_(1)
         self._is_fitted = True
+        self._num_in_pass = None
 
     def _merge_processes(self) -> None:
         """Bring what every process has seen by itself into the precision, the same in all of them."""

@@ -27,7 +27,7 @@ _NUM_REPORTED_INPUTS = 512
 
 
 class GaussianProcessMethod(BackboneMethod):
-    """A backbone with a `RandomFeatureGP` head: the precision is reset at every epoch.
+    """A backbone with a `RandomFeatureGP` head: the precision is reset at every epoch, unless it is a moving average.
 
     `refresh_posterior` inverts what the epoch has summed, as SNGP's reference does; `fit_posterior`
     goes once more through the data with frozen weights, which is exact, and reports the distance
@@ -67,8 +67,8 @@ class GaussianProcessMethod(BackboneMethod):
             self.gp.calibrate(collect_features(self, loader, limit=_NUM_CALIBRATION_INPUTS))
 
     def on_epoch_start(self) -> None:
-        """Forget the precision of the last epoch."""
-        if self.gp is not None:
+        """Forget the precision of the last epoch; a moving average forgets by itself."""
+        if self.gp is not None and self.gp.config.momentum is None:
             self.gp.reset()
 
     def refresh_posterior(self) -> None:
@@ -116,7 +116,7 @@ class GaussianProcessMethod(BackboneMethod):
         generator = make_generator(0, device)
         kept: list[Tensor] = []
         with evaluating(self):
-            self.gp.reset()
+            self.gp.reset(is_frozen=True)
             for x in inputs(loader, device):
                 features = self.posterior_features(x, generator)
                 self.gp.update(features)

@@ -91,6 +91,7 @@ def choose_length_scale(
     for factor in FACTORS:
         tried = copy.deepcopy(gp)
         tried.stretch(factor)
+        tried.reset(is_frozen=True)
         for part in own.split(FEATURES_AT_ONCE):
             tried.update(part)
         tried.refresh()

@@ -123,7 +123,7 @@ class PosteriorClassifier(nn.Module):
             self.head.share_features()
             if self.head.config.feature_scale == "calibrate":
                 self.head.calibrate(kept)
-            self.head.reset()
+            self.head.reset(is_frozen=True)
             for x in _model_inputs(loader, device):
                 features, logits = self._features_and_logits(x)
                 self.head.posterior.update(self.head.random_features(features), logits)
@@ -201,7 +201,7 @@ def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader
             kept.append(features.float())
 
     with evaluating(model):
-        head.reset()
+        head.reset(is_frozen=True)
         with _watched(head, update):
             for x in _model_inputs(loader, device):
                 _call(model, x)
