@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from lrformer.metrics import seed_interval
+from lrformer.metrics import SeedInterval, seed_interval
 from lrformer.recipes import TABLES
+from lrformer.recipes.table import Column
 from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
 
@@ -25,20 +26,28 @@ def glance_table(ablation: TableRecord | None) -> str:
     """Return a table for each part: the change that is printed, and ours in every setting with enough seeds."""
     if ablation is None:
         return "Not measured yet."
-    settings = [
-        (variant, {row.row.name: row for row in _rows(ablation, variant)})
-        for variant in sorted(variants(ablation), key=lambda v: "shortened_from" in v)
-    ]
     parts = []
     for title, ours, theirs in CONTRASTS:
-        pairs = [(variant, rows[ours], rows[theirs]) for variant, rows in settings]
-        shown = [pair for pair in pairs if _num_common_seeds(*pair[1:]) >= FEWEST_SEEDS]
+        shown = settings_of(ablation, ours, theirs)
         if shown:
-            parts.append("\n".join(_contrast(title, shown)))
+            parts.append("\n".join(_contrast(title, [(n, r[ours], r[theirs]) for n, r in shown])))
     return "\n\n".join(parts) or "Not measured yet."
 
 
-def _contrast(title: str, pairs: list[tuple[dict[str, Any], SummaryRow, SummaryRow]]) -> list[str]:
+def settings_of(
+    ablation: TableRecord, ours: str, theirs: str
+) -> list[tuple[str, dict[str, SummaryRow]]]:
+    """Return the title and the rows of every setting in which both rows have enough seeds, whole runs first."""
+    found = []
+    for variant in sorted(variants(ablation), key=lambda v: "shortened_from" in v):
+        rows = {row.row.name: row for row in _rows(ablation, variant)}
+        if _num_common_seeds(rows[ours], rows[theirs]) >= FEWEST_SEEDS:
+            title = f"{_setting(variant)}, {rows[ours].runs[0].config.epochs} epochs"
+            found.append((title, rows))
+    return found
+
+
+def _contrast(title: str, pairs: list[tuple[str, SummaryRow, SummaryRow]]) -> list[str]:
     """Return the lines of one table; the printed change stands first where the paper has both rows."""
     _, ours, theirs = pairs[0]
     cells = [(ours.cell(name), theirs.cell(name)) for name in COLUMNS]
@@ -49,23 +58,31 @@ def _contrast(title: str, pairs: list[tuple[dict[str, Any], SummaryRow, SummaryR
     printed = [_printed(*pair) for pair in cells]
     if any(printed):
         lines.append(f"| printed | 10 | {' | '.join(printed)} |")
-    for variant, ours, theirs in pairs:
-        changes = " | ".join(change(ours.cell(name), theirs.cell(name)) for name in COLUMNS)
-        setting = f"{_setting(variant)}, {ours.runs[0].config.epochs} epochs"
+    for setting, ours, theirs in pairs:
+        changes = " | ".join(_said(ours.cell(name), theirs.cell(name)) for name in COLUMNS)
         lines.append(f"| {setting} | {_num_common_seeds(ours, theirs)} | {changes} |")
     return lines
 
 
-def change(ours: Cell, theirs: Cell) -> str:
-    """Return ours minus theirs over their common seeds, with a word where the interval leaves out zero."""
+def change(ours: Cell, theirs: Cell) -> SeedInterval | None:
+    """Return ours minus theirs over their common seeds."""
     seeds = [seed for seed in ours.by_seed if seed in theirs.by_seed]
-    if not seeds:
-        return ""
-    over = seed_interval([ours.by_seed[seed] - theirs.by_seed[seed] for seed in seeds])
+    return seed_interval([ours.by_seed[s] - theirs.by_seed[s] for s in seeds]) if seeds else None
+
+
+def verdict(over: SeedInterval, column: Column) -> str | None:
+    """Return "better" or "worse" where the interval leaves out zero."""
     if over.low is None or over.high is None or over.low <= 0 <= over.high:
-        return _signed(over.mean)
-    is_better = (over.mean > 0) == (ours.column.direction > 0)
-    return f"**{_signed(over.mean)} {'better' if is_better else 'worse'}**"
+        return None
+    return "better" if (over.mean > 0) == (column.direction > 0) else "worse"
+
+
+def _said(ours: Cell, theirs: Cell) -> str:
+    over = change(ours, theirs)
+    if over is None:
+        return ""
+    word = verdict(over, ours.column)
+    return _signed(over.mean) if word is None else f"**{_signed(over.mean)} {word}**"
 
 
 def _printed(ours: Cell, theirs: Cell) -> str:

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md, docs/recipes.md and README.md that are made of the records of `lrformer reproduce`.
+"""The tables of docs/results.md, docs/runs.md, docs/recipes.md and README.md that are made of the records of `lrformer reproduce`.
 
 A record that is not there yet gives a line that says so, and the command that makes it.
 """
@@ -37,23 +37,55 @@ def load(name: str, *, part: str = "") -> TableRecord | None:
 
 
 def section(name: str) -> str:
-    """Return everything that is known of one table: every variant, the claims, the runs, what is missing."""
-    record = load(name)
-    if record is None or not record.runs:
+    """Return one table beside the paper's: of the runs that were not shortened, where there are any."""
+    found = _shown(name)
+    if found is None:
         return (
             f"Not measured yet. `lrformer reproduce {name}` writes "
             f"`benchmarks/results/{DATA}-{name}.json`, and this place is filled from it."
         )
+    table, record, main, _ = found
+    return "\n\n".join(_variant(table, record, variant) for variant in main)
+
+
+def details(name: str) -> str:
+    """Return what `section` leaves out: the other settings, and for all of them what is told apart."""
+    found = _shown(name)
+    if found is None:
+        return "Not measured yet."
+    table, record, main, others = found
+    parts = [_variant(table, record, variant) for variant in others]
+    for variant in (*main, *others):
+        rows = [row for row in summarize(table, record, variant=variant) if row.runs]
+        said = [sentences(table, rows), scores_table(rows) if table.name == "main" else ""]
+        if any(said):
+            parts += [f"**{_title(variant)}: row by row.**", *(text for text in said if text)]
+    return "\n\n".join(parts) or "Nothing more."
+
+
+def _shown(
+    name: str,
+) -> tuple[Table, TableRecord, list[dict[str, Any]], list[dict[str, Any]]] | None:
+    """Return a table with its record, the settings that its page shows, and the others."""
+    record = load(name)
+    if record is None or not record.runs:
+        return None
     table = TABLES[name](data=DATA)
-    shown = [v for v in variants(record) if not _is_look(table, record, v)]
-    shown.sort(key=lambda variant: "shortened_from" in variant)
-    return "\n\n".join(_variant(table, record, variant) for variant in shown)
+    found = [variant for variant in variants(record) if not _is_look(table, record, variant)]
+    whole = [variant for variant in found if "shortened_from" not in variant]
+    main = whole or found
+    return table, record, main, [variant for variant in found if variant not in main]
 
 
 def _is_look(table: Table, record: TableRecord, variant: dict[str, Any]) -> bool:
     """Return whether nothing but the plain row was run, to choose a setting by; `runs_table` lists it."""
     rows = {run.row for run in record.runs if run.variant == variant}
     return "weight_decay" in variant and rows == {table.baseline}
+
+
+def _title(variant: dict[str, Any]) -> str:
+    words = describe_variant(variant) or "as the recipe has it"
+    return f"{words[0].upper()}{words[1:]}"
 
 
 def _variant(table: Table, record: TableRecord, variant: dict[str, Any]) -> str:
@@ -63,15 +95,12 @@ def _variant(table: Table, record: TableRecord, variant: dict[str, Any]) -> str:
     )
     rows = summarize(table, record, variant=variant)
     made = [row for row in rows if row.runs]
-    words = describe_variant(variant) or "as the recipe has it"
     when = " After the temperature." if table.is_calibrated else ""
-    parts = [f"**{words[0].upper()}{words[1:]}.**{when} {_circumstances(made)}"]
+    parts = [f"**{_title(variant)}.**{when} {_circumstances(made)}"]
     if made:
-        parts += [figures_table(made), claims_table(table, made), sentences(table, made)]
+        parts += [figures_table(made), claims_table(table, made)]
         if table.name == "attentions":
             parts.append(matched_table(made))
-        if table.name == "main":
-            parts.append(scores_table(made))
     parts.append(_left(table, rows, record, variant))
     return "\n\n".join(part for part in parts if part)
 
@@ -341,13 +370,14 @@ def _list(words: list[str]) -> str:
 
 RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     **{f"result-{name}": ("docs/results.md", partial(section, name)) for name in NAMES},
+    **{f"details-{name}": ("docs/runs.md", partial(details, name)) for name in NAMES},
     "result-glance": ("docs/results.md", lambda: glance_table(load("ablation"))),
     "result-decay": ("docs/results.md", lambda: decay_table(load("ablation"))),
     "result-temperature": (
         "docs/results.md",
         lambda: temperature_table(load("main", part=TEMPERATURE), load("main")),
     ),
-    "result-runs": ("docs/results.md", runs_table),
+    "result-runs": ("docs/runs.md", runs_table),
     "main-cost": ("docs/recipes.md", cost_table),
     "main-search": (
         "docs/recipes.md",

@@ -117,7 +117,7 @@ BENCH_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 }
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
-    "cifar10-short": ("docs/results.md", cifar10_table),
+    "cifar10-short": ("docs/runs.md", cifar10_table),
     "figure1": ("docs/figure1.md", figure1_table),
     "methods-cost": ("docs/methods.md", partial(cost_table, "cuda")),
     "methods-cost-cpu": ("docs/methods.md", partial(cost_table, "cpu")),

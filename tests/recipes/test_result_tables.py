@@ -72,6 +72,7 @@ def made(pages, name: str) -> str:
 def test_without_records_the_pages_say_that_nothing_is_measured(pages):
     for name in pages.NAMES:
         assert pages.section(name).startswith("Not measured yet.")
+        assert pages.details(name) == "Not measured yet."
     assert pages.runs_table() == "None yet."
     assert "not measured yet" in pages.readme_table()
     assert pages.cost_table() == made(pages, "main-search") == "Not measured yet."
@@ -86,7 +87,9 @@ def test_a_section_has_figures_claims_sentences_failures_and_what_is_missing(pag
     assert "| LRFormer, GP head | 3 | 0.800 ± 0.000 | 0.510 ± 0.025 |" in text
     assert "| variance | 0.610 |" in text
     assert "| LRFormer, GP head | NLL | 0.445 | 0.510 ± 0.025 | +0.065 | no | holds |" in text
-    assert "- LRFormer, GP head against Transformer: better in NLL (-0.200)" in text
+    said = "- LRFormer, GP head against Transformer: better in NLL (-0.200)"
+    assert said not in text
+    assert said in pages.details("ablation")
     assert "- Failed: due, seed 0: ArithmeticError: not finite" in text
     assert "sngp (0 of 3)" in text
     runs = pages.runs_table().splitlines()
@@ -98,7 +101,7 @@ def test_where_the_paper_is_not_confirmed_the_page_says_so(pages, tmp_path):
     write(tmp_path, "ablation", {"transformer": [0.5, 0.51, 0.52], "lrformer": [0.7, 0.71, 0.69]})
     text = pages.section("ablation")
     assert "| +0.255 | no | does not hold |" in text
-    assert "worse in NLL (+0.190)" in text
+    assert "worse in NLL (+0.190)" in pages.details("ablation")
 
 
 def test_figures_of_other_data_are_named_and_attentions_are_matched_in_accuracy(pages, tmp_path):
@@ -137,13 +140,13 @@ def test_the_readme_has_the_papers_row_beside_ours(pages, tmp_path):
 
 def test_the_best_model_is_shown_by_every_score_and_one_seed_is_enough(pages, tmp_path):
     write(tmp_path, "main", {"transformer": [0.2], "lrformer": [0.1]})
-    text = pages.section("main")
+    text = pages.details("main")
     assert "| | score | made: mixed | SVHN | CIFAR-100 |" in text
     assert "| LRFormer, GP fitted after training | entropy | 0.600 | 0.800 | 0.800 |" in text
     assert "| LRFormer, GP fitted after training | variance (chosen) | 0.700 |" in text
     assert (
         "lrformer_median (0 of 1), lrformer_gp (0 of 1), lrformer_gp_variance (0 of 1), transformer_gp (0 of 1), transformer_gp_variance (0 of 1)."
-        in text
+        in pages.section("main")
     )
 
 
@@ -244,14 +247,51 @@ def test_each_part_of_the_system_is_compared_with_what_lacks_it_over_three_seeds
     assert f"{start}| -0.200 | -0.200 |" in process
 
 
-def test_shortened_runs_are_apart_from_whole_ones_and_come_after_them(pages, tmp_path):
+def test_the_figure_marks_what_is_printed_and_what_is_told_apart(pages, tmp_path):
+    import glance_figure
+
+    rows = {"transformer": [0.70, 0.71, 0.72], "lrformer": [0.50, 0.52, 0.51]}
+    write(tmp_path, "ablation", rows | {"lrformer_linear": [0.60, 0.90, 0.63]})
+    lines = glance_figure.lines_of(pages.load("ablation"))
+    assert [line.title for line in lines] == [
+        "LRFormer, whole, against the plain transformer", "printed", "SGD, 32 pixels, 100 epochs",
+        "LRSA alone, both under a linear head", "SGD, 32 pixels, 100 epochs",
+        "The process alone, both on LRSA", "SGD, 32 pixels, 100 epochs",
+    ]  # fmt: skip
+    title, printed, whole, _, attention, *_ = lines
+    assert title.marks == {}
+    assert set(printed.marks) == {"accuracy", "nll", "auroc:svhn"}
+    assert printed.marks["nll"].value == pytest.approx(-0.2525, abs=1e-6)
+    assert whole.marks["nll"].verdict == "better"
+    assert whole.marks["nll"].value == pytest.approx(-0.2)
+    assert attention.marks["nll"].verdict is None
+    save = [tmp_path / "figure.svg", tmp_path / "figure.png"]
+    glance_figure.draw(lines, dict.fromkeys(glance_figure.PANELS, "a title"), save=save)
+    assert "The process alone, both on LRSA" in save[0].read_text()
+    for path in save:
+        assert glance_figure.fingerprint(lines).encode() in path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_the_figure_of_the_page_is_that_of_the_record(monkeypatch, kind):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import glance_figure
+
+    lines = glance_figure.lines_of(glance_figure.load("ablation"))
+    picture = (ROOT / "docs" / "figures" / f"ablation.{kind}").read_bytes()
+    assert glance_figure.fingerprint(lines).encode() in picture, "run benchmarks/glance_figure.py"
+
+
+def test_shortened_runs_are_on_the_page_only_where_there_are_no_whole_ones(pages, tmp_path):
     write(tmp_path, "ablation", {"transformer": [1.9], "lrformer": [1.8]}, shortened_to=15)
+    assert "1.900" in pages.section("ablation")
+    assert pages.details("ablation") == "Nothing more."  # one seed tells nothing apart
     write(tmp_path, "ablation", {"transformer": [1.4], "lrformer": [1.3]})
     assert made(pages, "result-decay").splitlines()[2:] == [
         "| 15 | 0.05 | 0.800 | 2.000 |",
         "| 100 | 0.05 | 0.800 | 1.500 |",
     ]
-    whole, shortened = pages.section("ablation").split("**Optimizer")[1:]
+    whole, shortened = pages.section("ablation"), pages.details("ablation")
     assert "1.400" in whole
     assert "shortened to 15 of 100" not in whole
     assert "1.900" in shortened
