@@ -116,7 +116,7 @@ def test_training_can_start_from_the_model_inside(fitted, tmp_path):
 def test_a_model_for_larger_images_is_no_start_for_small_ones(tmp_path):
     timm = pytest.importorskip("timm")
     settings = {"depth": 1, "embed_dim": 24, "num_heads": 3, "img_size": 64, "num_classes": 3}
-    vit = timm.create_model("vit_tiny_patch16_224", **settings)
+    vit = timm.create_model("vit_tiny_patch16_224", in_chans=1, **settings)
     lrformer.save(lrformer.convert(vit), tmp_path / "kept", model_kwargs=settings)
     config = small(PLAIN, start=str(tmp_path / "kept"), image_size=None)
     with pytest.raises(ConfigError, match="cannot take images of 8 pixels"):

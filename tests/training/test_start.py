@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+import lrformer
+from lrformer import create_model
 from lrformer.core import ConfigError
 from lrformer.training import load_run, train
 from lrformer.training.atomic_files import read_tensors
@@ -22,12 +24,16 @@ TIMM = {"depth": 1, "img_size": 16, "patch_size": 8, "embed_dim": 48, "alpha": 3
 
 def follow(first, **changes):
     """Return a config that starts from a run, names no model and hardly learns."""
+    return follow_folder(first.path, **changes)
+
+
+def follow_folder(folder, **changes):
     return small(
         PLAIN,
         **{
             "model": "auto",
             "model_overrides": {},
-            "start": str(first.path),
+            "start": str(folder),
             "epochs": 1,
             "lr": 1e-9,
         }
@@ -109,7 +115,10 @@ def test_alphas_that_are_not_those_of_the_settings_come_along(foreign, tmp_path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_overrides": {"depth": 2}}, r"depth \(2\) cannot be set: .* a model of timm"),
+        (
+            {"model_overrides": {"depth": 2}},
+            r"depth \(2\) cannot be set: .* that is taken as it is",
+        ),
         ({"image_size": 32}, r"image_size \(32\) cannot be set: .* images of 16 pixels"),
     ],
 )
@@ -132,6 +141,71 @@ def test_a_foreign_model_is_not_changed(foreign, tmp_path, changes, message):
 def test_what_cannot_be_a_start_is_said_before_anything_is_made(ours, tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         train(follow(ours, **changes), tmp_path / "new", runtime=QUIET)
+    assert not (tmp_path / "new").exists()
+
+
+def saved_vit(folder):
+    """Return a converted timm model that learned its alphas from data, saved for one channel of 16 pixels."""
+    timm = pytest.importorskip("timm")
+    settings = {"depth": 1, "embed_dim": 48, "img_size": 16, "patch_size": 8, "in_chans": 1}
+    vit = timm.create_model("vit_tiny_patch16_224", num_classes=7, **settings)
+    model = lrformer.convert(vit, calibration=torch.randn(4, 1, 16, 16))
+    lrformer.save(model, folder, model_kwargs={"patch_size": 8, "embed_dim": 48})
+    return model
+
+
+def saved_preset(folder, **changes):
+    model = create_model("lrformer_digits", num_classes=7, depth=1, alpha=5.0, **changes)
+    lrformer.save(model, folder)
+    return model
+
+
+@pytest.mark.parametrize("make", [saved_vit, saved_preset])
+def test_a_saved_model_is_trained_on_as_it_is(make, tmp_path):
+    model = make(tmp_path / "kept")
+    config = dataclasses.replace(follow_folder(tmp_path / "kept"), epochs=2)
+    run = train(config, tmp_path / "run", runtime=QUIET)
+    assert run.config.train.model == "start"
+    state = model.state_dict()
+    found = weights_of(run)
+    assert found
+    for name, value in found.items():
+        expected = state[name.removeprefix("backbone.")]
+        torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-4)
+    # The run stands by itself, goes on by itself, and is itself a start.
+    shutil.rmtree(tmp_path / "kept")
+    assert train(config, tmp_path / "run", runtime=QUIET).config == run.config
+    second = train(follow(run), tmp_path / "second", runtime=QUIET)
+    assert second.config.backbone == run.config.backbone
+    raw = np.zeros((2, 8, 8, 1), np.uint8)
+    assert torch.equal(load_run(run.path).predict(raw).logits, run.predict(raw).logits)
+
+
+def test_what_a_saved_model_cannot_be_used_for_is_said(tmp_path):
+    saved_preset(tmp_path / "grey")
+    saved_preset(tmp_path / "colour", in_chans=3)
+    lrformer.save(create_model("lrformer_two_moons", num_classes=2), tmp_path / "points")
+    transformers = pytest.importorskip("transformers")
+    tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    bert = transformers.BertForSequenceClassification(
+        transformers.BertConfig(vocab_size=9, intermediate_size=8, **tiny)
+    )
+    lrformer.save(lrformer.convert(bert), tmp_path / "text")
+    (tmp_path / "nothing").mkdir()
+    for name, changes, message in (
+        (
+            "grey",
+            {"model_overrides": {"depth": 2}},
+            r"depth \(2\) cannot be set: .* taken as it is",
+        ),
+        ("colour", {}, r"has 1 channels, but the model of .*colour takes 3"),
+        ("points", {}, r"holds images, but the model of .*points reads points"),
+        ("text", {}, "holds a model of transformers, which train cannot go on with"),
+        ("nothing", {}, "neither a run nor a saved model"),
+    ):
+        config = dataclasses.replace(follow_folder(tmp_path / name), **changes)
+        with pytest.raises(ConfigError, match=message):
+            train(config, tmp_path / "new", runtime=QUIET)
     assert not (tmp_path / "new").exists()
 
 

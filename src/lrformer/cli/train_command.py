@@ -56,7 +56,8 @@ def train(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", help="Start from a timm model, converted, or from the backbone of a run."
+            "--from",
+            help="Start from a timm model, converted, or from the folder of a run or of a saved model.",
         ),
     ] = None,
     pretrained: Annotated[

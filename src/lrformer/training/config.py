@@ -77,10 +77,10 @@ class TrainConfig:
         channels: 1 or 3 to convert image files; None takes them as they are.
         classes: train on these only, by name or number; None takes all.
         val_fraction: share of the training set cut off for validation, where there is no `val`.
-        model: a name from `list_models()`; "auto" takes that of the run to start from, or chooses by the data.
+        model: a name from `list_models()`; "auto" takes that of the folder to start from, or chooses by the data.
         model_overrides: fields of the model's config, such as `{"alpha": 1000.0}`.
         start: where the weights start: None draws them, a timm name takes its pretrained model and
-            converts its attention, a run folder takes the backbone of that run.
+            converts its attention, the folder of a run or of a model that was saved takes the backbone there.
         pretrained: whether a timm model comes with its weights; False draws them.
         method: a name from `list_methods()`.
         method_overrides: fields of the method's config.

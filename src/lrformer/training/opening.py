@@ -74,16 +74,21 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"path ({path!r}) must be the folder of a run or of a saved model.")
     folder = Path(path)
-    if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(
-            f"{folder} is the folder of neither a run nor a saved model: there is no {CONFIG_FILE} in it."
-        )
+    check_holds_model(folder)
     if is_run(folder):
         return load_run(folder, device=device)
     model = load_model(folder)
     if (folder / POSTERIOR_CONFIG_FILE).is_file():
         model = _with_posterior(model, folder)
     return model.to(as_device(device))
+
+
+def check_holds_model(folder: Path) -> None:
+    """Raise where `folder` is that of neither a run nor a saved model."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f"{folder} is the folder of neither a run nor a saved model: there is no {CONFIG_FILE} in it."
+        )
 
 
 def _with_posterior(model: nn.Module, folder: Path) -> PosteriorClassifier:

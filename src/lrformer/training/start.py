@@ -11,6 +11,7 @@ from torch import nn
 from lrformer.core import ConfigError
 from lrformer.data import Split
 from lrformer.methods.base import BackboneMethod
+from lrformer.models import PRESETS
 from lrformer.models.spectral import fold_spectral_norm
 from lrformer.training.backbone import (
     MODEL_OF_START,
@@ -31,6 +32,7 @@ from lrformer.training.run_folder import (
     read_run_config,
 )
 from lrformer.training.splits import load_splits
+from lrformer.training.start_model import StartModel, read_start
 from lrformer.training.state import state_path
 
 
@@ -51,25 +53,24 @@ def run_in_place_of_start(config: TrainConfig, folder: Path) -> RunConfig | None
 
 
 def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> TrainConfig:
-    """Return `config` with the model of the run that it starts from, where it leaves the model open.
+    """Return `config` with the model of the folder that it starts from, where it leaves the model open.
 
-    Of one of our models the settings are taken, and what `config` sets wins. A model of timm is taken as it is.
+    Of a run of one of our models the settings are taken, and what `config` sets wins. A model of timm and what
+    `lrformer.save` wrote are taken as they are.
 
     Args:
         known: what `run_in_place_of_start` returned.
     """
-    there = known
-    if there is not None:
-        config = dataclasses.replace(config, start=there.train.start)
+    if known is not None:
+        config = dataclasses.replace(config, start=known.train.start)
     elif config.start is None or is_timm_name(config.start):
         return config
     else:
-        folder = _folder_to_start_from(config)
-        config = dataclasses.replace(config, start=str(folder))
-        there = read_run_config(folder) if is_run(folder) else None
-    if there is None or config.model != "auto":
+        config = dataclasses.replace(config, start=str(_folder_to_start_from(config)))
+    if config.model != "auto":
         return config
-    if there.backbone.family == "preset":
+    there = read_start(Path(config.start or "")) if known is None else known
+    if there.train is not None and there.train.model in PRESETS:
         settings = dict(there.train.model_overrides)
         size = config.image_size
         if size is not None:
@@ -84,8 +85,8 @@ def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> 
         changes = {"image_size": config.image_size, **config.model_overrides}
         name, value = next(item for item in reversed(changes.items()) if item[1] is not None)
         raise ConfigError(
-            f"{name} ({value!r}) cannot be set: {config.start} holds a model of {there.backbone.family}, which is taken "
-            f"as it is, with images of {there.img_size} pixels. Leave it out, or start from that package's model."
+            f"{name} ({value!r}) cannot be set: {config.start} holds a model that is taken as it is, {_size(there)}. "
+            "Leave it out, or name the model (--model, or --from with that of timm)."
         )
     return dataclasses.replace(config, model=MODEL_OF_START, image_size=there.img_size)
 
@@ -103,10 +104,9 @@ def backbone_factory(
     if config.start is None or is_timm_name(config.start):
         return lambda: create_backbone(config, split)
     folder = Path(config.start)
-    there = read_run_config(folder) if is_run(folder) else None
-    if there is not None and split.is_image and "in_chans" not in config.model_overrides:
-        _check_channels(there, config, split)
-    taken = there.backbone if config.model == MODEL_OF_START and there is not None else None
+    there = read_start(folder)
+    _check_reads(there, config, split)
+    taken = there.backbone if config.model == MODEL_OF_START else None
 
     def make() -> nn.Module:
         backbone = create_backbone(config, split) if taken is None else taken.build()
@@ -166,7 +166,7 @@ def record_backbone(
     if known is not None:
         return known.backbone
     if config.model == MODEL_OF_START:
-        return read_run_config(Path(config.start or "")).backbone
+        return read_start(Path(config.start or "")).backbone
     return describe_backbone(backbone, config)
 
 
@@ -188,7 +188,19 @@ def _absolute(start: str) -> str:
     return str(Path(start).expanduser().resolve())
 
 
-def _check_channels(there: RunConfig, config: TrainConfig, split: Split) -> None:
+def _size(there: StartModel | RunConfig) -> str:
+    return "for points" if there.img_size is None else f"with images of {there.img_size} pixels"
+
+
+def _check_reads(there: StartModel, config: TrainConfig, split: Split) -> None:
+    """Raise where the model to start from cannot read the data."""
+    if split.is_image != (there.img_size is not None):
+        found, wanted = ("images", "points") if split.is_image else ("points", "images")
+        raise ConfigError(
+            f"{split.name} holds {found}, but the model of {config.start} reads {wanted}."
+        )
+    if not split.is_image or there.channels is None or "in_chans" in config.model_overrides:
+        return
     if there.channels != split.x.shape[-1]:
         raise ConfigError(
             f"{split.name} has {split.x.shape[-1]} channels, but the model of {config.start} takes {there.channels}; "
@@ -234,4 +246,4 @@ def _way_out(loaded: Any) -> str:
     """Return what helps against weights that do not fit."""
     if isinstance(loaded, Run):
         return "name neither a model nor a recipe, which names one, and no size of it: then that of the run is taken."
-    return "of a saved model the settings are not taken: name it by --model, and by --model-option what differs."
+    return "leave out the model and its size: then that of the folder is taken."
