@@ -1,6 +1,7 @@
 """The table commands as a person uses them: options, mistakes, what is printed."""
 
 import inspect
+import re
 import sys
 
 import pytest
@@ -8,8 +9,10 @@ from typer.testing import CliRunner
 
 from lrformer.cli import reproduce_tables
 from lrformer.cli.main import app, main
-from lrformer.recipes import TABLES, table_engine
+from lrformer.core import ConfigError
+from lrformer.recipes import TABLES, table_check, table_engine
 from lrformer.recipes.sharing import take_in_hand
+from lrformer.training.splits import load_splits
 from tests.recipes.made_table import SMALL, made_run, write_arrays
 
 RUNNER = CliRunner()
@@ -22,7 +25,13 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def made(monkeypatch):
+def unbuilt(monkeypatch):
+    """No model is built before the runs: the tiny data are too few for some recipes."""
+    monkeypatch.setattr(table_check, "check_run", lambda config: load_splits(config)[0])
+
+
+@pytest.fixture
+def made(monkeypatch, unbuilt):
     """Runs are made up; the list holds what was asked for."""
     calls = []
 
@@ -73,7 +82,7 @@ def test_a_small_table_is_trained_on_the_cpu_and_printed(data, tmp_path):
 def test_the_printed_table_has_the_papers_figure_ours_and_the_difference(
     made, data, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(table_engine, "_check_data", lambda *_: None)
+    monkeypatch.setattr(table_engine, "check_runs", lambda *_: None)
     shown = invoke("ablation", "--out", tmp_path, "--rows", "transformer,lrformer").output
     assert [call[0].name for call in made] == [
         f"{row}, seed {seed}" for seed in range(3) for row in ("transformer", "lrformer")
@@ -193,7 +202,48 @@ def test_a_mistake_is_one_line_and_nothing_is_trained(
     assert not made
 
 
-def test_ctrl_c_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ablation", "--rows", "transformer,lrformer", "--alpha", "-1"], r"row 'lrformer' .*alpha \(-1.0\)"),
+        (["ablation", "--rows", "transformer,lrformer", "--alpha", "0"], r"row 'lrformer' .*alpha \(0.0\)"),
+        (["attentions", "--rows", "dot_product,lrsa", "--alpha", "0"], r"row 'lrsa' .*alpha \(0.0\)"),
+        (["ablation", "--rows", "transformer,lrformer", "--alpha", "nan"], r"row 'transformer' has a setting that is not a finite number"),
+        (["ablation", "--rows", "transformer", "--weight-decay", "inf"], r"weight_decay \(inf\) must be a finite number"),
+        (["attentions", "--rows", "lrsa,dot_product", "--model-option", "normalizer=m"], "row 'dot_product' .*normalizer"),
+        (["attentions", "--rows", ","], "rows is empty; give at least one of dot_product"),
+        (["attentions", "--rows", "lrsa", "--batch-size", "500"], r"row 'lrsa' .*fewer than batch_size \(500\)"),
+    ],
+)  # fmt: skip
+def test_what_one_row_cannot_work_with_is_said_before_any_row_is_trained(
+    data, tmp_path, monkeypatch, capsys, words, message
+):
+    def train(*_):
+        raise AssertionError("a row is trained")
+
+    monkeypatch.setattr(table_engine, "make_run", train)
+    words = ["lrformer", "reproduce", *words, *MODEL, "--ood", "", "--epochs", "1"]
+    if "--batch-size" not in words:
+        words += ["--batch-size", "8"]
+    words += ["--data", str(data), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert error.count("\n") == 1
+
+
+def test_two_unknown_sets_of_one_name_are_refused_before_anything_is_trained(made, data, tmp_path):
+    words = ["attentions", "--out", tmp_path, "--data", data, "--rows", "lrsa"]
+    for twice in (f"{data},{data}/", f"{data}:ood-stripes,{data}:ood-stripes"):
+        with pytest.raises(ConfigError, match="2 unknown sets are named"):
+            invoke(*words, "--ood", twice)
+    assert not made
+
+
+def test_ctrl_c_says_how_to_go_on(data, tmp_path, monkeypatch, capsys, unbuilt):
     def interrupt(*_):
         raise KeyboardInterrupt
 

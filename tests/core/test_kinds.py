@@ -39,6 +39,8 @@ def test_values_of_the_right_kind_pass(settings) -> None:
         ({"rate": "abc"}, r"rate \('abc'\) must be a number\."),
         ({"rate": True}, r"rate \(True\) must be a number\."),
         ({"rate": None}, r"rate \(None\) must be a number\."),
+        ({"rate": float("nan")}, r"rate \(nan\) must be a finite number\."),
+        ({"bound": float("inf")}, r"bound \(inf\) must be a finite number, or null\."),
         ({"depth": 2.5}, r"depth \(2\.5\) must be a whole number\."),
         ({"is_fast": 1}, r"is_fast \(1\) must be true or false\."),
         ({"widths": 3}, r"widths \(3\) must be a list of whole numbers"),

@@ -175,3 +175,19 @@ def test_accuracy_is_matched_at_the_first_epoch_that_reaches_what_all_reach():
     assert (lrsa.epoch.mean, lrsa.nll.mean) == (3, 4)
     assert match_accuracy(runs, accuracy=0.75)[1] == [match_accuracy(runs, accuracy=0.75)[1][0]]
     assert math.isnan(match_accuracy({})[0])
+
+
+def test_a_row_that_is_the_same_under_every_alpha_is_shown_under_each():
+    record = record_of({"transformer": [{"nll": 0.7}], "lrformer": [{"nll": 0.6}]})
+    sharper = ablation(alpha=7.0)
+    assert sharper.variant != TABLE.variant
+    (ours,) = plan_runs(sharper, rows=["lrformer"], num_seeds=1)
+    record = record.add(made_run(ours, nll=0.5))
+    found = {row.row.name: row for row in summarize(sharper, record)}
+    assert found["transformer"].num_seeds == found["lrformer"].num_seeds == 1
+    change = found["lrformer"].cell("nll").change
+    assert change is not None
+    assert change.mean == pytest.approx(-0.2)
+    # Under the other alpha the row is what it was.
+    (before,) = [row for row in summarize(TABLE, record) if row.row.name == "lrformer"]
+    assert before.cell("nll").by_seed == {0: 0.6}

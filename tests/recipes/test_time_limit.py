@@ -50,3 +50,28 @@ def test_ctrl_c_is_listened_to_only_under_a_limit_and_only_in_the_main_thread(se
     thread.join()
     ours = signal.SIG_IGN if seconds is None else signal.default_int_handler
     assert heard == [ours, signal.SIG_IGN]
+
+
+def test_a_suspended_limit_interrupts_after_the_block_and_not_in_it():
+    seen = []
+
+    def work(limit):
+        with limit.suspended():
+            time.sleep(0.05)
+        seen.append("short")
+        time.sleep(5)
+        seen.append("never")
+
+    with pytest.raises(KeyboardInterrupt), TimeLimit(0.2) as limit:
+        work(limit)
+    assert seen == ["short"]
+    assert limit.is_over
+
+
+def test_what_is_longer_than_a_suspended_limit_ends_and_nothing_is_begun_after_it():
+    with TimeLimit(0.05) as limit:
+        with limit.suspended():
+            time.sleep(0.15)
+        assert limit.left <= 0
+        assert not limit.admits(None)
+    assert not limit.is_over

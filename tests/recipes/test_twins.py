@@ -48,6 +48,16 @@ def test_weights_are_also_taken_from_a_second_attempt(tmp_path):
     assert find_trained(tmp_path, table, plan[LOWER], own) == Trained(row="lrformer", folder=second)
 
 
+def test_a_twin_whose_files_cannot_be_read_has_no_weights_to_give(tmp_path):
+    table = TABLES["main"](data="cifar10")
+    plan = {run.name: run for run in plan_runs(table, num_seeds=1)}
+    upper, own = folder_of(tmp_path, table, UPPER), folder_of(tmp_path, table, LOWER)
+    update_metrics(upper, "training", {})
+    assert find_trained(tmp_path, table, plan[LOWER], own) is not None
+    replace_file(upper / "metrics.json", b'{"training"')
+    assert find_trained(tmp_path, table, plan[LOWER], own) is None
+
+
 def test_in_the_main_table_rows_that_differ_after_training_are_twins_and_nothing_else(tmp_path):
     table = TABLES["main"](data="cifar10")
     plan = plan_runs(table, num_seeds=2)
@@ -74,7 +84,7 @@ def test_in_the_main_table_rows_that_differ_after_training_are_twins_and_nothing
 
 
 def test_in_the_other_tables_every_row_is_trained_by_itself(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(table_engine, "_check_data", lambda *_: None)
+    monkeypatch.setattr(table_engine, "check_runs", lambda *_: None)
     for name in TABLES.names():
         reproduce_table(TABLES[name](data="cifar10"), tmp_path, num_seeds=1, how=HOW)
     taken = [(run, trained.row) for run, trained in finished if trained is not None]

@@ -1,5 +1,6 @@
 """Settings from a command line or a file, checked against the kinds that a dataclass declares."""
 
+import math
 import numbers
 import types
 import typing
@@ -28,7 +29,9 @@ def _wrong_kind(value: object, hint: Any) -> str | None:
         return None if isinstance(value, bool) else "true or false"
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is float:
-        return None if is_number else "a number"
+        if not is_number:
+            return "a number"
+        return None if math.isfinite(typing.cast("float", value)) else "a finite number"
     if hint is int:
         return None if is_number and isinstance(value, numbers.Integral) else "a whole number"
     if hint == tuple[int, ...]:

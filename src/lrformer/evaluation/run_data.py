@@ -106,8 +106,17 @@ def load_ood_split(
         names = list_splits(place, root=root or config.train.root)
         split = next((name for name in ("test", "val") if name in names), names[0])
     loaded = _load(config, place, split, root=root)
-    name = place if place in DATASETS else Path(place).expanduser().resolve().name
-    return (split if split.startswith(OOD_PREFIX) else name), loaded
+    return ood_name(spec), loaded
+
+
+def ood_name(spec: str) -> str:
+    """Return the name of an unknown set in reports: that of the data set, of the folder, or of an `ood-*` split."""
+    if spec == OTHER_CLASSES:
+        return spec
+    place, split = parse_place(spec)
+    if split is not None and split.startswith(OOD_PREFIX):
+        return split
+    return place if place in DATASETS else Path(place).expanduser().resolve().name
 
 
 def parse_corruptions(specs: Sequence[str]) -> list[tuple[str, int]]:

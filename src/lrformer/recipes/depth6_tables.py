@@ -80,7 +80,7 @@ def attentions(
 ) -> Table:
     """Return the comparison of attentions under one head (table 3)."""
     optimizer = optimizer or MODERN
-    taken = alpha or alpha_for(data)
+    taken = alpha_for(data) if alpha is None else alpha
     best: dict[str, Any] = {"attention": "lrsa", "alpha": BEST_PRINTED_ALPHA}
     rows = [
         ("dot_product", "Dot product", {"attention": PLAIN}),

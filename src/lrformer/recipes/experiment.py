@@ -38,9 +38,12 @@ class Experiment:
 
 def seeded_runs(config: TrainConfig, num_seeds: int) -> tuple[TrainConfig, ...]:
     """Return `config` with `num_seeds` consecutive seeds, its own first."""
-    return tuple(
-        dataclasses.replace(config, seed=config.seed + offset) for offset in range(num_seeds)
-    )
+    return tuple(with_seed(config, offset) for offset in range(num_seeds))
+
+
+def with_seed(config: TrainConfig, offset: int) -> TrainConfig:
+    """Return `config` with the seed that comes `offset` after its own."""
+    return dataclasses.replace(config, seed=config.seed + offset)
 
 
 RECIPES: Registry = Registry("recipe")

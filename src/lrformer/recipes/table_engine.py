@@ -7,15 +7,15 @@ done after training alone share the weights of the first one that is trained.
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from lrformer.core import ConfigError
-from lrformer.data import DATASETS, list_splits, load_dataset
-from lrformer.evaluation.run_data import OTHER_CLASSES, check_other_classes, parse_place
-from lrformer.recipes.experiment import seeded_runs
+from lrformer.recipes.experiment import with_seed
 from lrformer.recipes.sharing import is_in_hand, sole_writer, take_in_hand
 from lrformer.recipes.table import Table
+from lrformer.recipes.table_check import check_runs
 from lrformer.recipes.table_record import (
     TableRecord,
     TableRun,
@@ -34,8 +34,7 @@ from lrformer.recipes.time_limit import TimeLimit
 from lrformer.recipes.twins import find_in_training, find_trained
 from lrformer.training.atomic_files import RunFileError, check_writable
 from lrformer.training.journal import read_log
-from lrformer.training.run_folder import CONFIG_FILE
-from lrformer.training.splits import load_splits
+from lrformer.training.run_folder import CONFIG_FILE, is_finished
 
 # What a first estimate may be off by.
 CAUTION = 1.1
@@ -84,10 +83,13 @@ def plan_runs(
     if num_seeds < 1:
         raise ConfigError(f"seeds ({num_seeds}) must be at least 1.")
     chosen = table.rows if rows is None else tuple(table.row(name) for name in dict.fromkeys(rows))
+    if not chosen:
+        known = ", ".join(row.name for row in table.rows)
+        raise ConfigError(f"rows is empty; give at least one of {known}, or leave it out for all.")
     return [
         PlannedRun(
             row=row,
-            config=seeded_runs(row.experiment.config, num_seeds)[seed],
+            config=with_seed(row.experiment.config, seed),
             variant=table.variant,
             is_calibrated=table.is_calibrated,
         )
@@ -169,7 +171,12 @@ def reproduce_table(
         check_writable(path)
         with sole_writer(path):
             pass  # raises now where the lock cannot be taken, and not after a training
-        _check_data(plan, how.ood)
+        due = [
+            standing.run
+            for standing in look_up(table, plan, record, out, how.ood)
+            if standing.status != "finished"
+        ]
+        check_runs(due, how.ood, record, path)
         with TimeLimit(time_limit) as limit:
             work = _Work(
                 table=table,
@@ -270,19 +277,22 @@ class _Work:
         """Make one run and record it; return why the rest is not begun, or None."""
         folder = self._folder(run)
         trained = find_trained(self.out, self.table, run, folder)
-        estimate = estimate_seconds(run, self.record) if trained is None else None
+        estimate = estimate_seconds(run, self.record, is_trained=trained is not None)
         if not self.limit.admits(_seconds_left(estimate, folder)):
             return f"{run.name} would not fit into the time that is left"
         with_weights = "" if trained is None else f" with the weights of {trained.row}"
         self.say(f"{self._title(run)}{with_weights} ...")
-        try:
-            entry = _attempt(run, folder, self.how, trained)
-        except ConfigError as error:
-            if trained is None:
-                raise
-            # A folder of other settings, or a damaged one; this run can do without it.
-            self.say(f"  not with the weights of {trained.row}: {error}")
-            entry = _attempt(run, folder, self.how, None)
+        # An evaluation takes what it takes: cut off, it would have to begin again at every call.
+        is_trained = is_finished(folder)
+        with self.limit.suspended() if is_trained else nullcontext():
+            try:
+                entry = _attempt(run, folder, self.how, trained)
+            except ConfigError as error:
+                if trained is None:
+                    raise
+                # A folder of other settings, or a damaged one; this run can do without it.
+                self.say(f"  not with the weights of {trained.row}: {error}")
+                entry = _attempt(run, folder, self.how, None)
         self.record = add_to_record(self.path, entry, table=self.table.name, data=self.table.data)
         self.say(describe(entry))
         self.errors = [*self.errors, entry.error] if entry.error is not None else []
@@ -306,8 +316,14 @@ class _Work:
         return f"[{self.plan.index(run) + 1}/{len(self.plan)}] {run.name}"
 
 
-def estimate_seconds(run: PlannedRun, record: TableRecord) -> float | None:
-    """Return how long a run may take, from those that are finished: its own row, else its variant, else any."""
+def estimate_seconds(
+    run: PlannedRun, record: TableRecord, *, is_trained: bool = False
+) -> float | None:
+    """Return how long a run may take, from those that are finished: its own row, else its variant, else any.
+
+    Args:
+        is_trained: whether only its evaluation is left to do.
+    """
     known = [entry for entry in record.runs if entry.is_finished and entry.seconds]
     for alike in (
         [e for e in known if (e.row, _key(e.variant)) == (run.row.name, _key(run.variant))],
@@ -317,7 +333,10 @@ def estimate_seconds(run: PlannedRun, record: TableRecord) -> float | None:
         if alike:
             return CAUTION * max(
                 entry.seconds["evaluation"]
-                + entry.seconds["training"] * run.config.epochs / entry.config.epochs
+                + (not is_trained)
+                * entry.seconds["training"]
+                * run.config.epochs
+                / entry.config.epochs
                 for entry in alike
             )
     return None
@@ -355,7 +374,7 @@ def _attempt(
     except (ConfigError, RunFileError):
         raise  # nothing was trained, or nothing can be kept: the next run would meet the same
     except Exception as error:
-        return failed_run(run, error, how)
+        return failed_run(run, error, how, folder)
 
 
 def _reason_to_stop(errors: list[str]) -> str | None:
@@ -368,22 +387,6 @@ def _reason_to_stop(errors: list[str]) -> str | None:
             f"{NUM_SAME_ERRORS} runs in a row failed alike ({last[0]}); mend it, then add --retry"
         )
     return None
-
-
-def _check_data(plan: Sequence[PlannedRun], ood: tuple[str, ...]) -> None:
-    """Open everything that will be needed, so that a wrong name costs no training."""
-    config = plan[0].config
-    load_splits(config)
-    for spec in ood:
-        if spec == OTHER_CLASSES:
-            check_other_classes(config)
-            continue
-        place, split = parse_place(spec)
-        names = list_splits(place, root=config.root)
-        if split is not None and split not in names:
-            raise ConfigError(f"{place} has no split '{split}'; it has {', '.join(names)}.")
-        if place in DATASETS:
-            load_dataset(place, split=split or "test", root=config.root)
 
 
 def _key(variant: object) -> str:

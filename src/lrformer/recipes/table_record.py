@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import math
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lrformer._version import __version__
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.core.provenance import checkout_commit, source_digest
 from lrformer.evaluation import Scores
@@ -37,6 +39,7 @@ class TableRun:
         curve: accuracy, NLL and ECE on the validation split by epoch.
         outliers: how well each score found each kind of made outliers among validation images (AUPR).
         training: what training wrote of itself.
+        data_digest: of the training data, where they lie in files; runs from before it was kept have none.
         seconds: of training, and of evaluation.
         made: versions, device, source and command.
     """
@@ -52,6 +55,7 @@ class TableRun:
     outliers: dict[str, dict[str, float]] = field(default_factory=dict)
     decision: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
+    data_digest: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     made: dict[str, Any] = field(default_factory=dict)
 
@@ -61,8 +65,9 @@ class TableRun:
         return self.error is None
 
     def is_of(self, row: str, config: TrainConfig, ood: tuple[str, ...]) -> bool:
-        """Return whether this is the run that is asked for; where its data lie does not matter."""
-        return (self.row, self.config, self.ood) == (row, without_place(config), ood)
+        """Return whether this is the run that is asked for, at least with these unknown sets; where data lie is no matter."""
+        is_alike = (self.row, self.config) == (row, without_place(config))
+        return is_alike and _places(ood) <= _places(self.ood)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +86,11 @@ class TableRecord:
         """Return every attempt at one run, the finished one first."""
         found = [run for run in self.runs if run.is_of(row, config, ood)]
         return sorted(found, key=lambda run: not run.is_finished)
+
+
+def _places(ood: tuple[str, ...]) -> set[str]:
+    """Return the names of unknown sets without what does not change their meaning: `./big/` is `big`."""
+    return {os.path.normpath(name) for name in ood}
 
 
 def without_place(config: TrainConfig) -> TrainConfig:
@@ -110,18 +120,44 @@ def read_table_record(path: Path, *, table: str, data: str) -> TableRecord:
         return TableRecord(table=table, data=data)
     content = read_json(path)
     kind = content.get("kind") if isinstance(content, dict) else None
-    if kind != KIND or content.get("schema") != SCHEMA:
+    if kind != KIND:
         raise ConfigError(
-            f"{path} is not the record of a table (kind {kind!r}, schema "
-            f"{content.get('schema') if isinstance(content, dict) else None!r}); choose another file."
+            f"{path} is not the record of a table (kind {kind!r}); choose another file."
         )
-    record = from_record(TableRecord, content["record"])
+    schema = content.get("schema")
+    if schema != SCHEMA:
+        newer = isinstance(schema, int) and schema > SCHEMA
+        raise ConfigError(
+            f"{path} has schema {schema!r}, and this lrformer ({__version__}) reads {SCHEMA}; "
+            f"{'update lrformer' if newer else 'choose another file'}."
+        )
+    try:
+        record = from_record(TableRecord, content.get("record"))
+        for run in record.runs:
+            _check_whole(run)
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is damaged, or was written by a newer version: {error} Restore it from a copy, update lrformer, or "
+            "choose another file."
+        ) from error
     if (record.table, record.data) != (table, data):
         raise ConfigError(
             f"{path} is the record of table '{record.table}' on {record.data}, not of '{table}' on "
             f"{data}; choose another file."
         )
     return record
+
+
+def _check_whole(run: TableRun) -> None:
+    """Raise for a finished run that lacks what every table reads of it."""
+    for name, value, wanted in (
+        ("figures", run.figures, ("raw", "calibrated")),
+        ("seconds", run.seconds, ("training", "evaluation")),
+    ):
+        if run.is_finished and not (isinstance(value, dict) and set(wanted) <= set(value)):
+            raise ConfigError(
+                f"the {name} of {run.row}, seed {run.seed}, lack {' or '.join(wanted)}."
+            )
 
 
 def write_table_record(path: Path, record: TableRecord) -> None:

@@ -62,9 +62,10 @@ def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> 
     """Return the folder of one run; a new attempt has a new one, unless only its evaluation had failed."""
     place = out / table.name / variant_slug(run.variant) / run.row.name
     folder = place / f"seed-{run.config.seed}"
-    if not num_failed or is_finished(folder):
+    if not num_failed:
         return folder
-    return place / f"seed-{run.config.seed}-again-{num_failed}"
+    finished = (attempt for attempt in attempt_folders(folder) if is_finished(attempt))
+    return next(finished, place / f"seed-{run.config.seed}-again-{num_failed}")
 
 
 def attempt_folders(folder: Path) -> list[Path]:
@@ -99,10 +100,13 @@ def make_run(
             torch.cuda.empty_cache()
 
 
-def failed_run(planned: PlannedRun, error: Exception, how: Circumstances) -> TableRun:
-    """Return the entry of a run that ended in an error."""
+def failed_run(
+    planned: PlannedRun, error: Exception, how: Circumstances, folder: Path | None = None
+) -> TableRun:
+    """Return the entry of a run that ended in an error; where its folder lies is left out of what it says."""
     device = "cuda" if torch.cuda.is_available() and how.runtime.device != "cpu" else "cpu"
-    text = str(error).strip().splitlines()
+    words = str(error) if folder is None else str(error).replace(str(folder), "its folder")
+    text = words.strip().splitlines()
     return TableRun(
         row=planned.row.name,
         seed=planned.config.seed,
@@ -151,6 +155,7 @@ def _make(
         outliers=outliers,
         decision=to_record(run.decision),
         training=training,
+        data_digest=run.config.data_digest,
         seconds={"training": training["seconds"], "evaluation": time.monotonic() - began},
         made=made_by(_device_name(run.device), how.command),
     )

@@ -9,7 +9,8 @@ from typing import Any
 from lrformer.metrics import SeedInterval, seed_interval
 from lrformer.recipes.score_choice import choose_score
 from lrformer.recipes.table import CHOSEN_SCORE, Column, Printed, Table, TableRow, table_columns
-from lrformer.recipes.table_record import PROBABILITIES, TableRecord, TableRun
+from lrformer.recipes.table_record import PROBABILITIES, TableRecord, TableRun, without_place
+from lrformer.training import TrainConfig
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not told apart"
 
@@ -61,21 +62,33 @@ def variants(record: TableRecord) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def runs_of(record: TableRecord, row: str, variant: dict[str, Any]) -> tuple[TableRun, ...]:
+def runs_of(
+    record: TableRecord, row: str, variant: dict[str, Any], config: TrainConfig | None = None
+) -> tuple[TableRun, ...]:
     """Return the finished runs of a row, one a seed; of two recipes under one name those of the later one.
+
+    Args:
+        config: what is asked for; runs that were made of it are taken whatever their variant was called, as a plain row
+            is the same under every alpha.
 
     A run that was evaluated on other unknown sets at other times has the figures of all of them, the later ones of a set
     that was asked for twice.
     """
-    found = [r for r in record.runs if (r.row, r.variant) == (row, variant) and r.is_finished]
-    if not found:
-        return ()
-    last = dataclasses.replace(found[-1].config, seed=0)
-    alike = [run for run in found if dataclasses.replace(run.config, seed=0) == last]
+    finished = [run for run in record.runs if run.row == row and run.is_finished]
+    asked = None if config is None else _seedless(without_place(config))
+    alike = [run for run in finished if _seedless(run.config) == asked]
+    if not alike:
+        found = [run for run in finished if run.variant == variant]
+        last = _seedless(found[-1].config) if found else None
+        alike = [run for run in found if _seedless(run.config) == last]
     by_seed: dict[int, TableRun] = {}
     for run in alike:
         by_seed[run.seed] = _joined(by_seed[run.seed], run) if run.seed in by_seed else run
     return tuple(by_seed[seed] for seed in sorted(by_seed))
+
+
+def _seedless(config: TrainConfig) -> TrainConfig:
+    return dataclasses.replace(config, seed=0)
 
 
 def _joined(before: TableRun, after: TableRun) -> TableRun:
@@ -92,8 +105,12 @@ def summarize(
     table: Table, record: TableRecord, *, variant: dict[str, Any] | None = None
 ) -> list[SummaryRow]:
     """Return every row of the table under one variant, its own by default."""
-    variant = table.variant if variant is None else variant
-    by_row = {row.name: runs_of(record, row.name, variant) for row in table.rows}
+    is_own = variant is None or variant == table.variant
+    wanted = table.variant if variant is None else variant
+    by_row = {
+        row.name: runs_of(record, row.name, wanted, row.experiment.config if is_own else None)
+        for row in table.rows
+    }
     ood = _unknown_sets([run for runs in by_row.values() for run in runs])
     columns = table_columns(ood, is_calibrated=table.is_calibrated)
     scores = {name: choose_score([r.outliers for r in runs]) for name, runs in by_row.items()}

@@ -4,6 +4,8 @@ import _thread
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 
@@ -28,9 +30,7 @@ class TimeLimit:
         self._began = time.monotonic()
         if self.seconds is not None:
             self._listen()
-            self._timer = threading.Timer(self.seconds, self._interrupt)
-            self._timer.daemon = True
-            self._timer.start()
+        self._start_timer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -38,6 +38,16 @@ class TimeLimit:
             self._timer.cancel()
         if self._is_listening:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Interrupt nothing inside the block; the time goes on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            yield
+        finally:
+            self._start_timer()
 
     @property
     def left(self) -> float:
@@ -58,6 +68,13 @@ class TimeLimit:
         self._is_listening = is_ignored and threading.current_thread() is threading.main_thread()
         if self._is_listening:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _start_timer(self) -> None:
+        if self.seconds is None or self.left <= 0:
+            return
+        self._timer = threading.Timer(self.left, self._interrupt)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _interrupt(self) -> None:
         self.is_over = True

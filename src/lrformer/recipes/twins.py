@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from lrformer.core import ConfigError
 from lrformer.recipes.sharing import is_in_hand
 from lrformer.recipes.table import Table
 from lrformer.recipes.table_run import PlannedRun, Trained, attempt_folders, run_folder
@@ -20,7 +21,7 @@ def find_trained(out: Path, table: Table, run: PlannedRun, folder: Path) -> Trai
             Trained(row=twin.row, folder=attempt)
             for twin in _twins(out, table, run)
             for attempt in attempt_folders(twin.folder)
-            if is_finished(attempt)
+            if _is_usable(attempt)
         ),
         None,
     )
@@ -39,10 +40,18 @@ def find_in_training(out: Path, table: Table, run: PlannedRun, folder: Path) -> 
         (
             twin
             for twin in _twins(out, table, run)
-            if twin.row in above and is_in_hand(twin.folder) and not is_finished(twin.folder)
+            if twin.row in above and is_in_hand(twin.folder) and not _is_usable(twin.folder)
         ),
         None,
     )
+
+
+def _is_usable(folder: Path) -> bool:
+    """Return whether a run is finished; one whose files cannot be read has nothing to give."""
+    try:
+        return is_finished(folder)
+    except ConfigError:
+        return False
 
 
 def _has_weights(folder: Path) -> bool:

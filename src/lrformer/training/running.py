@@ -171,6 +171,17 @@ def train(
     return load_run(folder, device=accelerator.device)
 
 
+def check_run(config: TrainConfig) -> Split:
+    """Return the training split of a run, or raise what `train` would raise before it begins; nothing is written."""
+    config = take_model_of_start(config)
+    split, _ = load_splits(config)
+    config = resolve(config, split)
+    check_batch_size(config, split, world_size=1)
+    method, *_ = _create(config, split, None)
+    check_length_scale(method, split)
+    return split
+
+
 def _take_over(training: Training, source: Path) -> None:
     """Put a run where it would stand after a training that `source` has been through."""
     training.display.say(

@@ -1,0 +1,78 @@
+"""What is looked at before the first run of a table: nothing that cannot work costs a training."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from lrformer.core import ConfigError, LRFormerError, to_record
+from lrformer.data import DATASETS, list_splits, load_dataset
+from lrformer.evaluation.run_data import (
+    OTHER_CLASSES,
+    check_other_classes,
+    ood_name,
+    parse_place,
+)
+from lrformer.recipes.table_record import TableRecord
+from lrformer.recipes.table_run import PlannedRun
+from lrformer.training import TrainConfig
+from lrformer.training.running import check_run
+
+
+def check_runs(
+    due: Sequence[PlannedRun], ood: tuple[str, ...], record: TableRecord, path: Path
+) -> None:
+    """Build every row once, and open everything that will be needed.
+
+    Args:
+        due: the runs that are not finished.
+        path: of the record.
+
+    Raises:
+        ConfigError: which names the row, where it is one row that cannot work.
+    """
+    if not due:
+        return
+    for run in due:
+        _check_written(run)
+    _check_unknown(due[0].config, ood)
+    known = {entry.data_digest for entry in record.runs if entry.data_digest is not None}
+    for run in {run.row.name: run for run in reversed(due)}.values():
+        try:
+            split = check_run(run.config)
+        except LRFormerError as error:
+            raise ConfigError(f"row '{run.row.name}' cannot be made: {error}") from error
+        if known and split.digest is not None and split.digest not in known:
+            raise ConfigError(
+                f"{path} has runs on other data than those of {run.config.data} now: their digest is "
+                f"{', '.join(sorted(known))} there and {split.digest} here. Put the data back, or choose another record."
+            )
+
+
+def _check_written(run: PlannedRun) -> None:
+    """Raise for a setting that a record cannot hold."""
+    try:
+        json.dumps([to_record(run.config), run.variant], allow_nan=False)
+    except ValueError as error:
+        raise ConfigError(
+            f"row '{run.row.name}' has a setting that is not a finite number ({run.variant}); give a number."
+        ) from error
+
+
+def _check_unknown(config: TrainConfig, ood: tuple[str, ...]) -> None:
+    for spec in ood:
+        if spec == OTHER_CLASSES:
+            check_other_classes(config)
+            continue
+        place, split = parse_place(spec)
+        names = list_splits(place, root=config.root)
+        if split is not None and split not in names:
+            raise ConfigError(f"{place} has no split '{split}'; it has {', '.join(names)}.")
+        if place in DATASETS:
+            load_dataset(place, split=split or "test", root=config.root)
+    for name, number in Counter(map(ood_name, ood)).items():
+        if number > 1:
+            raise ConfigError(
+                f"{number} unknown sets are named '{name}' ({', '.join(ood)}); name each once, or give their folders "
+                "different names."
+            )

@@ -1,0 +1,160 @@
+"""What a table refuses before it trains, and what it takes for the same run."""
+
+import dataclasses
+import json
+import time
+
+import numpy as np
+import pytest
+
+from lrformer.core import ConfigError
+from lrformer.recipes import plan_runs, reproduce_table, table_engine
+from lrformer.recipes.table_engine import estimate_seconds
+from lrformer.recipes.table_record import TableRecord, read_table_record, write_table_record
+from lrformer.recipes.table_run import Circumstances, failed_run, run_folder
+from lrformer.training import update_metrics
+from tests.recipes.made_table import QUIET, made_run, small_table, write_arrays
+
+HOW = Circumstances(runtime=QUIET)
+
+
+def test_runs_on_other_data_under_the_same_name_are_not_mixed(tmp_path):
+    how = dataclasses.replace(HOW, evaluation=dataclasses.replace(HOW.evaluation, num_draws=5))
+    data = write_arrays(tmp_path / "shades")
+    table = small_table(data, epochs=1)
+    record = tmp_path / "record.json"
+
+    def run(out: str, num_seeds: int):
+        return reproduce_table(
+            table, tmp_path / out, record_path=record, rows=["lrsa"], num_seeds=num_seeds, how=how
+        )
+
+    first = run("here", 1)
+    assert first.record.runs[0].data_digest
+    before = record.read_bytes()
+    for file in data.glob("*.json"):
+        file.unlink()
+    np.save(data / "train-x.npy", np.load(data / "train-x.npy")[:, ::-1].copy())
+    with pytest.raises(ConfigError, match=r"has runs on other data than those of .*shades now"):
+        run("there", 2)
+    assert record.read_bytes() == before
+    for file in data.glob("*.json"):
+        file.unlink()
+    write_arrays(data)
+    assert [standing.status for standing in run("there", 2).standings] == ["finished"] * 2
+
+
+def test_unknown_sets_are_the_same_in_any_order_and_spelling():
+    table = small_table("cifar10")
+    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
+    entry = made_run(run, dataclasses.replace(HOW, ood=("big", "a/noise", "svhn")))
+    record = TableRecord(table=table.name, data=table.data, runs=(entry,))
+    for asked in (("svhn", "./big", "a//noise"), ("big/",), ()):
+        assert record.find("lrsa", run.config, asked) == [entry]
+    assert record.find("lrsa", run.config, ("big", "small")) == []
+
+
+def test_a_second_retry_goes_on_where_only_the_evaluation_had_failed(tmp_path):
+    table = small_table("cifar10")
+    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
+    first = run_folder(tmp_path, table, run, num_failed=0)
+    again = run_folder(tmp_path, table, run, num_failed=1)
+    assert again.name == "seed-0-again-1"
+    assert run_folder(tmp_path, table, run, num_failed=2).name == "seed-0-again-2"
+    update_metrics(again, "training", {"seconds": 1.0})
+    assert run_folder(tmp_path, table, run, num_failed=2) == again
+    assert run_folder(tmp_path, table, run, num_failed=0) == first
+
+
+def test_many_seeds_are_planned_at_once():
+    began = time.monotonic()
+    plan = plan_runs(small_table("cifar10"), num_seeds=2000)
+    assert len({(run.row.name, run.config.seed) for run in plan}) == len(plan) == 4000
+    assert time.monotonic() - began < 10
+
+
+def test_an_evaluation_that_a_limit_has_cut_off_is_finished_by_the_next_call(
+    data, tmp_path, monkeypatch
+):
+    table = small_table(data)
+
+    def evaluate_slowly(planned, folder, how, trained=None):
+        update_metrics(folder, "training", {"seconds": 1.0})
+        for _ in range(100):
+            time.sleep(0.01)
+        return made_run(planned, how)
+
+    monkeypatch.setattr(table_engine, "make_run", evaluate_slowly)
+
+    def call():
+        return reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW, time_limit=0.3)
+
+    first = call()
+    assert first.stopped is not None
+    assert not first.record.runs
+    second = call()
+    assert [standing.status for standing in second.standings] == ["finished"]
+
+
+def test_a_run_that_takes_weights_is_estimated_by_evaluations_alone():
+    table = small_table("cifar10")
+    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
+    record = TableRecord(
+        table=table.name, data=table.data, runs=(made_run(run, HOW, seconds=100.0),)
+    )
+    assert estimate_seconds(run, record, is_trained=True) == pytest.approx(1.1)
+    assert estimate_seconds(run, record) == pytest.approx(1.1 * 101)
+
+
+def test_an_error_does_not_say_where_the_runs_lie(tmp_path):
+    (run,) = plan_runs(small_table("cifar10"), rows=["lrsa"], num_seeds=1)
+    entry = failed_run(run, ArithmeticError(f"kept in {tmp_path / 'x'}"), HOW, tmp_path / "x")
+    assert entry.error == "ArithmeticError: kept in its folder"
+
+
+def _without(*keys: str):
+    def damage(content):
+        part = content
+        for key in keys[:-1]:
+            part = part[int(key) if key.isdigit() else key]
+        del part[keys[-1]]
+
+    return damage
+
+
+def _with(value, *keys: str):
+    def damage(content):
+        part = content
+        for key in keys[:-1]:
+            part = part[int(key) if key.isdigit() else key]
+        part[keys[-1]] = value
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_without("record"), "is damaged"),
+        (_with(None, "record", "runs"), "is damaged"),
+        (_with(3, "record", "runs"), "is damaged"),
+        (_with(None, "record", "runs", "0", "figures"), "the figures of lrsa, seed 0, lack raw"),
+        (_without("record", "runs", "0", "seconds", "evaluation"), "the seconds of lrsa, seed 0"),
+        (_with(1, "record", "runs", "0", "config", "unknown"), "no field 'unknown'.*update lrformer"),
+        (_with(99, "schema"), "has schema 99, and this lrformer .* reads 1; update lrformer"),
+        (_with(None, "schema"), "has schema None.*choose another file"),
+        (_with("run", "kind"), "not the record of a table"),
+    ],
+)  # fmt: skip
+def test_a_record_that_cannot_be_read_is_said_with_its_file(tmp_path, damage, message):
+    table = small_table("cifar10")
+    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
+    path = tmp_path / "record.json"
+    record = TableRecord(table=table.name, data=table.data, runs=(made_run(run, HOW),))
+    write_table_record(path, record)
+    assert read_table_record(path, table=table.name, data=table.data) == record
+    content = json.loads(path.read_text())
+    damage(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=f"record.json.*{message}"):
+        read_table_record(path, table=table.name, data=table.data)
