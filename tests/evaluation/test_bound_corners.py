@@ -3,11 +3,16 @@
 import math
 
 import pytest
+import torch
 from torch import nn
 
 from lrformer.evaluation.bounds import bounds
+from lrformer.evaluation.bounds_report import NOT_CERTIFIABLE
+from lrformer.heads import RandomFeatureGPConfig
 from lrformer.models import create_model
+from lrformer.training import fit_posterior
 from tests.evaluation.test_bounds import images, small
+from tests.methods.tiny import small_method
 
 
 def test_a_module_with_parts_of_these_names_is_not_taken_for_their_chain():
@@ -55,3 +60,86 @@ def test_what_holds_everywhere_holds_on_a_ball(settings):
         assert row.local <= row.frobenius.value
     for point in report.depth:
         assert point.local <= 10**point.log10_sound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_certifiable"),
+    [
+        ({}, True),
+        ({"likelihood": "softmax"}, False),
+        ({"approximation": "monte_carlo"}, False),
+    ],
+    ids=["mean_field", "softmax", "monte_carlo"],
+)
+def test_a_radius_is_given_only_where_the_class_is_that_of_the_mean_logits(
+    settings, is_certifiable
+):
+    points, labels = two_classes()
+    loader = [points, points]
+    config = RandomFeatureGPConfig(
+        num_random_features=64, feature_scale="calibrate", mean_field_factor=20.0, **settings
+    )
+    model = trained(points, labels)
+    fitted = fit_posterior(model, loader, config=config)
+    close, distances = on_the_boundary(fitted, points)
+    report = bounds(fitted, close, num_steps=1, radius=0.1)
+    assert report.is_certifiable == is_certifiable
+    for radii in (report.radii, report.local.radii):
+        # Half a step of the bisection more than the distance to another class.
+        assert all(r <= 1.5 * d for r, d in zip(radii, distances, strict=True))
+    inside = bounds(fitted, points[:8], num_steps=1, radius=0.1)
+    assert (max(inside.radii) > 0) == (max(inside.local.radii) > 0) == is_certifiable
+    assert (NOT_CERTIFIABLE in str(inside)) == (not is_certifiable)
+
+
+def two_classes() -> tuple[torch.Tensor, torch.Tensor]:
+    points = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    return points, (points[:, 0] > 0).long()
+
+
+def trained(points, labels):
+    torch.manual_seed(0)
+    model = create_model("certified_two_moons", depth=1, embed_dim=8, num_heads=2, num_classes=2)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(points), labels).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def on_the_boundary(model, points) -> tuple[torch.Tensor, list[float]]:
+    """Return points next to which `predict` says another class, and how far away that is."""
+
+    def classes(x):
+        return model.predict(x, torch.Generator().manual_seed(0)).probs.argmax(-1)
+
+    here, there = points[:100], points[100:]
+    differ = classes(here) != classes(there)
+    here, there = here[differ], there[differ]
+    first = classes(here)
+    for _ in range(20):
+        middle = (here + there) / 2
+        is_same = (classes(middle) == first).unsqueeze(-1)
+        here, there = torch.where(is_same, middle, here), torch.where(is_same, there, middle)
+    return here, (here - there).norm(dim=-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("deterministic", {}, True),
+        ("dnn_sn", {}, True),
+        ("sngp", {}, True),
+        ("sngp", {"approximation": "monte_carlo"}, False),
+        ("lrformer", {"head": "linear"}, True),
+        ("lrformer", {"likelihood": "softmax"}, False),
+        ("mc_dropout", {"head_drop_rate": 0.1}, False),
+        ("mcd_gp", {"head_drop_rate": 0.1}, False),
+        ("due", {}, False),
+        ("duq", {}, False),
+        ("deep_ensemble", {}, False),
+    ],
+)
+def test_methods_say_whether_their_predictions_follow_their_logits(name, settings, expected):
+    assert small_method(name, **settings).predicts_by_logits == expected

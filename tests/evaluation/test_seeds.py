@@ -49,18 +49,51 @@ def test_runs_that_were_evaluated_differently_are_not_averaged():
         over_seeds([])
 
 
-def test_seeds_may_differ_in_what_follows_from_them_and_in_places(tmp_path):
-    write_run(tmp_path / "first", write_image_folder(tmp_path / "data"), root=tmp_path / "cache")
-    for name, changes in (
-        ("second", {"train": {"seed": 1, "data": "elsewhere"}, "mean": [0.1, 0.2, 0.3]}),
-        ("third", {"train": {"seed": 2, "start": "vit_tiny_patch16_224"}}),
-    ):
-        shutil.copytree(tmp_path / "first", tmp_path / name)
-        path = tmp_path / name / "config.json"
-        record = json.loads(path.read_text())
-        record["config"]["train"] |= changes.pop("train")
-        record["config"] |= changes
-        path.write_text(json.dumps(record))
-    check_seeds_of_one([tmp_path / "first", tmp_path / "second"])
-    with pytest.raises(ConfigError, match="start is 'vit_tiny_patch16_224' there"):
-        check_seeds_of_one([tmp_path / "first", tmp_path / "third"])
+def change(folder, copy, *, train=None, **changes):
+    """Make `copy` of the run in `folder` with another config."""
+    shutil.copytree(folder, copy)
+    record = json.loads((copy / "config.json").read_text())
+    record["config"]["train"] |= train or {}
+    record["config"] |= changes
+    (copy / "config.json").write_text(json.dumps(record))
+    return copy
+
+
+@pytest.fixture
+def first(tmp_path):
+    data = write_image_folder(tmp_path / "data")
+    write_run(tmp_path / "plain", data, root=tmp_path / "cache")
+    return change(tmp_path / "plain", tmp_path / "first", data_digest="of these images")
+
+
+def test_seeds_may_differ_in_what_follows_from_them_and_in_places(first, tmp_path):
+    train = {"seed": 1, "data": "elsewhere"}
+    second = change(first, tmp_path / "second", train=train, mean=[0.1, 0.2, 0.3])
+    older = change(first, tmp_path / "older", train={"seed": 2}, data_digest=None)
+    check_seeds_of_one([first, second, older])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": {"seed": 1, "start": "vit_tiny_patch16_224"}}, "start is 'vit_tiny_patch16_224' there"),
+        ({"train": {"seed": 1}, "data_digest": "of others"}, "data_digest is 'of others' there"),
+        ({"train": {"seed": 1}, "img_size": 99}, "img_size is 99 there"),
+        ({"train": {"seed": 0}}, "has the seed of"),
+    ],
+)  # fmt: skip
+def test_what_is_no_seed_of_an_experiment_is_not_averaged_with_it(
+    first, tmp_path, changes, message
+):
+    other = change(first, tmp_path / "other", **changes)
+    with pytest.raises(ConfigError, match=message):
+        check_seeds_of_one([first, other])
+
+
+def test_models_of_other_sizes_are_no_seeds_of_one_experiment(first, tmp_path):
+    other = change(first, tmp_path / "other", train={"seed": 1})
+    record = json.loads((other / "config.json").read_text())
+    record["config"]["backbone"]["model"]["config"]["depth"] = 7
+    (other / "config.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"backbone\.model\.config\.depth is 7 there"):
+        check_seeds_of_one([first, other])

@@ -342,6 +342,19 @@ def test_what_was_said_of_lost_weights_is_forgotten_with_them(tmp_path):
     assert list(json.loads((tmp_path / "metrics.json").read_text())) == ["training"]
 
 
+def test_what_was_said_of_replaced_weights_is_forgotten_too(tmp_path):
+    train(config({}, epochs=1), tmp_path / "run", runtime=QUIET)
+    train(config({}, epochs=2), tmp_path / "other", runtime=QUIET)
+    update_metrics(tmp_path / "run", "evaluation", {"of": "the old weights"})
+    shutil.copy(tmp_path / "other" / "model.safetensors", tmp_path / "run")
+    with pytest.raises(ConfigError, match="another run"):
+        load_run(tmp_path / "run")
+    for name in ("posterior.safetensors", "decision.json"):
+        (tmp_path / "run" / name).unlink()
+    train(config({}, epochs=1), tmp_path / "run", runtime=QUIET)
+    assert list(json.loads((tmp_path / "run" / "metrics.json").read_text())) == ["training"]
+
+
 def test_a_refitted_run_needs_its_source_no_more_and_keeps_what_is_said_of_its_training(tmp_path):
     train(config(epochs=1), tmp_path / "source", runtime=QUIET)
     asked = config({**FITTED, "ridge": 3.0}, epochs=1)

@@ -202,6 +202,8 @@ def print_bounds(report: BoundsReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from lrformer.evaluation.bounds_report import NOT_CERTIFIABLE
+
     console = Console()
     title = f"Lipschitz constants of {report.model}"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -229,7 +231,9 @@ def print_bounds(report: BoundsReport) -> None:
             f"Measured local constants of the logits at {len(report.measured)} inputs: "
             f"{low:.4g} to {high:.4g}."
         )
-    if report.radii and not report.is_vacuous:
+    if report.radii and not report.is_certifiable:
+        console.print(NOT_CERTIFIABLE)
+    elif report.radii and not report.is_vacuous:
         ordered = sorted(report.radii)
         console.print(f"Certified L2 radius: median {ordered[len(ordered) // 2]:.4g}.")
     if report.local is not None:

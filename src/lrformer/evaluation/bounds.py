@@ -39,6 +39,7 @@ from lrformer.lipschitz import (
     spectral_norm,
 )
 from lrformer.lipschitz.network import margins
+from lrformer.methods import Method
 from lrformer.models.certified import CertifiedTransformer
 from lrformer.training.posterior import PosteriorClassifier
 
@@ -76,6 +77,7 @@ def bounds(
         raise ConfigError(
             f"radius ({radius}) must be positive and finite, and x must hold the inputs it is around."
         )
+    is_certifiable = _predicts_by_logits(model)
     if isinstance(model, PosteriorClassifier):
         # A posterior gives a variance; the mean logits are the model's.
         model = model.model
@@ -92,10 +94,25 @@ def bounds(
     if pairs:
         report = replace(report, distortions=pair_distortions(model, pairs))
     report = _with_data(report, model, x, num_steps, batch_size, generator, progress)
-    if radius is None or x is None:
-        return report
-    is_local = structure is not None and report.certificate is None
-    return _with_balls(report, model, structure if is_local else None, x, radius, batch_size)
+    if radius is not None and x is not None:
+        is_local = structure is not None and report.certificate is None
+        report = _with_balls(report, model, structure if is_local else None, x, radius, batch_size)
+    return report if is_certifiable else _without_radii(report)
+
+
+def _predicts_by_logits(model: nn.Module) -> bool:
+    """Return whether the class of a prediction is that of the largest of the logits whose constants are given."""
+    if isinstance(model, PosteriorClassifier):
+        return model.head.config.keeps_class_of_mean and _predicts_by_logits(model.model)
+    return not isinstance(model, Method) or model.predicts_by_logits
+
+
+def _without_radii(report: BoundsReport) -> BoundsReport:
+    """Return the report of a model whose predictions do not follow its logits: their constants certify none."""
+    local = report.local
+    if local is not None:
+        local = replace(local, radii=(0.0,) * len(local.radii))
+    return replace(report, radii=(0.0,) * len(report.radii), local=local, is_certifiable=False)
 
 
 def _unknown_report(model: nn.Module) -> BoundsReport:

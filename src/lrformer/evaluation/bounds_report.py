@@ -24,6 +24,10 @@ _CONFIDENCE = (
     "A Lipschitz constant of the logits does not bound confidence: logits may still grow with the "
     "distance from the data."
 )
+NOT_CERTIFIABLE = (
+    "No prediction has a certified radius: the constants are of the mean logits, and predictions are means over samples, "
+    "or shrink every class by a variance of its own."
+)
 GUARANTEES = (_SOUND, _MEASURED, _PRINTED, _CONFIDENCE)
 
 
@@ -103,11 +107,14 @@ class BoundsReport:
         chain: the constant from input to logits, with one change of norm.
         measured: local constants of the logits at the given inputs, one each; lower bounds.
         margins: how far the largest logit is above the second at these inputs.
-        radii: certified L2 radii of the predictions at these inputs; zeros where there is no constant.
+        radii: certified L2 radii of the predictions at these inputs; zeros where there is no constant, or where they are
+            not `is_certifiable`.
         local: sound constants on balls around these inputs, where a radius was given.
         certificate: two-sided constants, for certified models only.
         depth: bound against measurement after each block.
         distortions: how features change distances, for each kind of pairs that was given.
+        is_certifiable: whether predictions follow the logits that the constants are of. Where they are a mean over
+            samples, or every class has a variance of its own, another class may win.
     """
 
     model: str
@@ -121,6 +128,7 @@ class BoundsReport:
     local: LocalBounds | None = None
     certificate: Certificate | None = None
     distortions: dict[str, Distortion] = field(default_factory=dict)
+    is_certifiable: bool = True
 
     @property
     def is_vacuous(self) -> bool:
@@ -177,7 +185,9 @@ class BoundsReport:
                 f"Measured at {len(self.measured)} inputs: local constants of the logits from "
                 f"{min(self.measured):.4g} to {max(self.measured):.4g} (lower bounds)."
             )
-        if self.radii and not self.is_vacuous:
+        if self.radii and not self.is_certifiable:
+            lines.append(NOT_CERTIFIABLE)
+        elif self.radii and not self.is_vacuous:
             ordered = sorted(self.radii)
             lines.append(
                 f"Certified L2 radius of a prediction: median {ordered[len(ordered) // 2]:.4g}, "

@@ -71,7 +71,8 @@ def check_seeds_of_one(runs: Sequence[Path]) -> None:
 def _levelled(config: RunConfig, first: RunConfig) -> RunConfig:
     """Return `first` with the settings of `config`, but for its seed, and for what that and a place decide.
 
-    Statistics and converted weights follow from the seed; data may lie elsewhere; each seed may start from its own run.
+    Statistics and the conversion of a foreign model follow from the seed; data may lie elsewhere, but must be the same;
+    each seed may start from its own run, of one model.
     """
     is_start_alike = (config.train.start is None) == (first.train.start is None)
     train = dataclasses.replace(
@@ -80,7 +81,17 @@ def _levelled(config: RunConfig, first: RunConfig) -> RunConfig:
         data=first.train.data,
         start=first.train.start if is_start_alike else config.train.start,
     )
-    return dataclasses.replace(first, train=train, class_names=config.class_names)
+    backbone = dataclasses.replace(
+        first.backbone, family=config.backbone.family, model=config.backbone.model
+    )
+    return dataclasses.replace(
+        first,
+        train=train,
+        backbone=backbone,
+        class_names=config.class_names,
+        img_size=config.img_size,
+        data_digest=config.data_digest,
+    )
 
 
 def over_seeds(runs: Sequence[Scores], *, level: float = DEFAULT_LEVEL) -> SeedScores:

@@ -72,6 +72,11 @@ class RandomFeatureGPConfig:
             raise ConfigError(f"num_samples ({self.num_samples}) must be at least 1.")
 
     @property
+    def keeps_class_of_mean(self) -> bool:
+        """Whether the most probable class is that of the mean logits: nothing is sampled, one variance for all classes."""
+        return self.likelihood == "gaussian" and self.approximation == "mean_field"
+
+    @property
     def settings_after_training(self) -> frozenset[str]:
         """Return the settings that do not change what is learned: those of the posterior, and how it is read."""
         return POSTERIOR_SETTINGS

@@ -55,6 +55,11 @@ class Method(nn.Module, ABC):
     def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
         """Return the logits, without posterior."""
 
+    @property
+    def predicts_by_logits(self) -> bool:
+        """Whether the most probable class of a prediction is that of the largest logit of `forward`."""
+        return False
+
     @abstractmethod
     def predict(
         self, x: Shaped[Tensor, "b ..."], generator: torch.Generator | None = None
@@ -143,6 +148,11 @@ class SoftmaxMethod(BackboneMethod):
     def __init__(self, backbone: BackboneFactory, num_classes: int, config: Any) -> None:
         super().__init__(backbone, num_classes, config)
         self.head = LinearHead(self.num_features, num_classes)
+
+    @property
+    def predicts_by_logits(self) -> bool:
+        """Whether the most probable class of a prediction is that of the largest logit of `forward`."""
+        return True
 
 
 def feature_width(backbone: nn.Module) -> int:

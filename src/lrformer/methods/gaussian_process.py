@@ -51,6 +51,11 @@ class GaussianProcessMethod(BackboneMethod):
         return self.head if isinstance(self.head, RandomFeatureGP | FittedGP) else None
 
     @property
+    def predicts_by_logits(self) -> bool:
+        """Whether the most probable class of a prediction is that of the largest logit of `forward`."""
+        return self.gp is None or self.gp.config.keeps_class_of_mean
+
+    @property
     def needs_posterior(self) -> bool:
         """Whether the covariance is missing or stale."""
         return self.gp is not None and not self.gp.is_fitted

@@ -66,6 +66,11 @@ class MCDGP(GaussianProcessMethod):
         self.head_drop = nn.Dropout(config.head_drop_rate)
         active_dropouts(self)
 
+    @property
+    def predicts_by_logits(self) -> bool:
+        """No: a mean over dropout masks decides."""
+        return False
+
     def features(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b e"]:
         """Return what the head sees, after the dropout of the features."""
         return self.head_drop(self.backbone(x))

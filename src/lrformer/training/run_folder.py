@@ -342,7 +342,12 @@ def write_decision(folder: Path, decision: Decision) -> None:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    return {name: checksum((folder / name).read_bytes()) for name in (MODEL_FILE, POSTERIOR_FILE)}
+    return {name: file_checksum(folder / name) for name in (MODEL_FILE, POSTERIOR_FILE)}
+
+
+def file_checksum(path: Path) -> str:
+    """Return the checksum of a file of a run."""
+    return checksum(path.read_bytes())
 
 
 def forget_metrics(folder: Path) -> None:
@@ -355,6 +360,11 @@ def update_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> Non
     path = folder / METRICS_FILE
     metrics = read_json(path) if path.is_file() else {}
     write_json(path, {**metrics, section: dict(values)})
+
+
+def replace_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> None:
+    """Leave nothing but `values` under `section` in `metrics.json`, in one step."""
+    write_json(folder / METRICS_FILE, {section: dict(values)})
 
 
 def is_run(folder: Path) -> bool:

@@ -41,10 +41,12 @@ from lrformer.training.run_folder import (
     Run,
     RunConfig,
     as_temperature,
+    file_checksum,
     forget_metrics,
     is_finished,
     is_whole,
     load_run,
+    replace_metrics,
     save_method,
     update_metrics,
     write_decision,
@@ -241,21 +243,25 @@ def _finish(training: Training, source: Path | None) -> None:
     if accelerator.is_main_process:
         calibrated = as_temperature(decision)(predictive)
         made = _circumstances(training, training.batches)
+        is_known = False
         if source is None:
-            # What was said of other weights does not hold of these.
             forget_metrics(training.folder)
         elif source == training.folder:
             made = read_training(source)
+            is_known = made.get("model") == file_checksum(source / MODEL_FILE)
         else:
             take_log(source, training.folder)
             made["weights_of"] = way_to(source, training.folder)
         save_method(training.folder, method)
         write_decision(training.folder, decision)
-        update_metrics(
+        # What was said of other weights does not hold of these.
+        write_section = update_metrics if is_known else replace_metrics
+        write_section(
             training.folder,
             "training",
             {
                 **made,
+                "model": file_checksum(training.folder / MODEL_FILE),
                 **({} if choice is None else {"length_scale": to_record(choice)}),
                 "validation": describe_predictions(predictive, labels),
                 "validation_calibrated": describe_predictions(calibrated, labels),
