@@ -1,5 +1,7 @@
 """Dot-product, L2 and SCSA attention against their definitions, and against timm."""
 
+import math
+
 import pytest
 import torch
 
@@ -170,6 +172,27 @@ def test_scsa_refuses_a_negative_temperature_as_a_function_too():
     q, k, v = projections(tokens("gauss", 1, 5, 12), 3, tie_qk=False)
     with pytest.raises(ConfigError, match="tau"):
         scsa_attention(q, k, v, tau=-1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_smallest_number_of_a_wider_mask_does_not_become_infinite(dtype):
+    x = tokens("gauss", 2, 5, 24).to(dtype)
+    mask = torch.zeros(5, 5)
+    mask[2] = torch.finfo(torch.float32).min
+    mask[3, 1:] = -math.inf
+    for module in (DotProductAttention(24, 3), L2Attention(24, 3)):
+        module = module.to(dtype).eval()
+        q, k, v = module.project(x)
+        outputs = []
+        for backend in BACKENDS:
+            with use_backend(module, backend):
+                masks = module.check_masks(x, mask, False, None)
+                outputs.append(module.attend(q, k, v, x, masks=masks, dropout_p=0.0))
+        first, *others = outputs
+        assert first[:, :, 2].abs().max() > 0
+        assert torch.equal(first[:, :, 3], v[:, :, 0])
+        for other in others:
+            assert_close(other, first, TOLERANCE.get(dtype, 2e-2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -1,5 +1,6 @@
 import errno
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -235,3 +236,23 @@ def test_a_split_that_is_missing_names_each_that_is_there_once(tmp_path, write_f
     folder = write_folder(tmp_path / "pets", splits=("train", "val", "test"))
     with pytest.raises(ConfigError, match=r"It has: train, val, test\.$"):
         load_dataset(folder, split="nowhere", root=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"caf\xe9.png", "caf\\udce9.png"),
+        ("a\u2028b.png".encode(), "a\u2028b.png"),
+        (b"a\nb.png", "a\\nb.png"),
+        (b"a\rb.png", "a\\rb.png"),
+    ],
+)
+def test_files_may_have_any_name(tmp_path, write_folder, name, shown):
+    folder = write_folder(tmp_path / "pets", splits=("train", "test"))
+    first = os.fsencode(min((folder / "train" / "cat").iterdir()))
+    os.rename(first, os.path.join(os.path.dirname(first), name))  # noqa: PTH104, PTH118, PTH120
+    train = load_dataset(folder, split="train", root=tmp_path / "cache")
+    assert train.files is not None
+    assert len(train.files) == len(train)
+    assert sum(file.endswith(f"/cat/{shown}") for file in train.files) == 1
+    assert all(file.encode().decode() == file for file in train.files)

@@ -74,6 +74,7 @@ def write_run(folder: Path, data: Path, *, root: Path, method: str = "determinis
         mean=train.mean,
         std=train.std,
         img_size=SIZE,
+        data_digest=train.digest,
     )
     write_run_config(folder, run)
     save_method(folder, built)

@@ -40,6 +40,27 @@ def test_a_relative_place_is_missed_with_the_folder_it_was_looked_for_from(
         load_test_split(dataclasses.replace(run.config, train=train))
 
 
+def test_a_folder_of_the_same_name_with_other_data_is_not_taken_for_its_own(
+    run, workspace, tmp_path, monkeypatch
+):
+    (tmp_path / "there").mkdir()
+    shutil.copytree(workspace / "data", tmp_path / "there" / "photos")
+    train = dataclasses.replace(run.config.train, data="photos")
+    config = dataclasses.replace(run.config, train=train)
+    monkeypatch.chdir(tmp_path / "there")
+    assert len(load_test_split(config)) == 42
+    (tmp_path / "here").mkdir()
+    moved = shutil.copytree(workspace / "data", tmp_path / "here" / "photos")
+    shutil.rmtree(moved / "train" / "red")
+    write_images(moved / "train" / "red", COLORS["red"], 20, seed=123)
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ConfigError, match=r"'photos' does not hold the data that .*--data"):
+        load_test_split(config)
+    assert len(load_test_split(config, data="photos")) == 42  # asked for
+    shutil.rmtree(moved / "train")
+    assert len(load_test_split(config, data="photos:test")) == 42
+
+
 @pytest.mark.parametrize("inner", ["", "test"], ids=["class directories", "test"])
 def test_new_pictures_need_no_training_set_and_not_every_class(run, tmp_path, inner):
     folder = tmp_path / "new" / inner

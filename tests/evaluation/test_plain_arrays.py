@@ -36,6 +36,9 @@ def test_files_that_are_no_arrays_are_refused_by_name(arrays):
     np.save(arrays / "pickled.npy", np.array([{}], dtype=object))
     with pytest.raises(ConfigError, match=r"pickled\.npy cannot be read"):
         evaluate_arrays(arrays / "pickled.npy", arrays / "labels.npy")
+    (arrays / "cut.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(ConfigError, match="is an archive"):
+        evaluate_arrays(arrays / "cut.npz", arrays / "labels.npy")
     np.savez(arrays / "several.npz", a=PROBS)
     with pytest.raises(ConfigError, match="holds several arrays"):
         evaluate_arrays(arrays / "several.npz", arrays / "labels.npy")

@@ -201,3 +201,27 @@ def test_a_class_that_is_ruled_out_is_left_out() -> None:
     assert fit_temperature(drawn, y).value == pytest.approx(expected.value)
     with pytest.raises(ConfigError, match="rule out the label"):
         fit_temperature(Predictive(logits=masked), torch.tensor([0, 1, 1, 2]))
+
+
+def test_labels_may_be_an_array_and_other_things_are_refused_by_name() -> None:
+    generator = torch.Generator().manual_seed(0)
+    predictive = Predictive(logits=torch.randn(50, 3, generator=generator))
+    y = torch.randint(3, (50,), generator=generator)
+    assert fit_temperature(predictive, y.numpy()) == fit_temperature(predictive, y)
+    with pytest.raises(ConfigError, match=r"y is torch.float32 of shape \(50,\)"):
+        fit_temperature(predictive, y.float())
+    with pytest.raises(ConfigError, match=r"y is torch.int64 of shape \(50, 1\)"):
+        fit_temperature(predictive, y.unsqueeze(1))
+    with pytest.raises(ConfigError, match="validation is a list"):
+        fit_abstention([1.0, 2.0])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="validation is a Tensor"):
+        fit_temperature(predictive.logits, y)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_fit_that_ends_at_the_end_of_its_range_says_so() -> None:
+    logits = 5 * torch.eye(3).repeat(10, 1)
+    wrong = (torch.arange(30) + 1) % 3
+    assert fit_temperature(Predictive(logits=logits), wrong).is_at_the_end
+    mixed = torch.where(torch.arange(30) < 20, torch.arange(30) % 3, wrong)
+    assert not fit_temperature(Predictive(logits=logits), mixed).is_at_the_end
+    assert not Temperature(value=100.0, variance_slope=1.0).is_at_the_end

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -271,3 +273,29 @@ def test_a_damaged_state_is_named(tmp_path, monkeypatch):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ConfigError, match=r"training\.safetensors is not a safetensors file"):
         train(SMALL, tmp_path, runtime=QUIET)
+
+
+def test_a_run_goes_on_from_another_directory_and_where_its_data_have_moved(tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        np.save(
+            tmp_path / "data" / f"{split}-x.npy", draw.integers(0, 255, (96, 8, 8, 1), np.uint8)
+        )
+        np.save(tmp_path / "data" / f"{split}-y.npy", np.repeat(np.arange(4), 24))
+    monkeypatch.chdir(tmp_path)
+    run = train(small(PLAIN, data="data", classes=None, epochs=1), "run", runtime=QUIET)
+    assert run.config.train.data == str(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    before = weights(tmp_path / "run")
+    again = small(PLAIN, data="../data", classes=None, epochs=1)
+    assert train(again, "../run", runtime=QUIET).config == run.config
+    shutil.move(tmp_path / "data", tmp_path / "moved")
+    moved = small(PLAIN, data="../moved", classes=None, epochs=1)
+    assert train(moved, "../run", runtime=QUIET).config == run.config
+    assert weights(tmp_path / "run") == before
+    np.save(tmp_path / "moved" / "train-x.npy", draw.integers(0, 255, (96, 8, 8, 1), np.uint8))
+    (tmp_path / "moved" / "train.json").unlink()
+    with pytest.raises(ConfigError, match=r"run belongs to a run"):
+        train(moved, "../run", runtime=QUIET)

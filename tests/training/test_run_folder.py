@@ -119,6 +119,13 @@ def test_a_run_predicts_from_its_folder_what_it_predicted_before(
     assert torch.equal(accepted, run.predict(raw).uncertainty("entropy") <= 1.0)
 
 
+def test_what_is_no_picture_is_refused_by_its_kind(run_folder):
+    run = load(run_folder)
+    assert isinstance(run, Run)
+    with pytest.raises(ConfigError, match="raw is a str; give uint8 images"):
+        run.predict("picture.png")  # pyright: ignore[reportArgumentType]
+
+
 def test_weights_and_posterior_lie_in_their_own_files(run_folder):
     weights, _ = read_tensors(run_folder / "model.safetensors")
     posterior, _ = read_tensors(run_folder / "posterior.safetensors")

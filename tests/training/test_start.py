@@ -209,6 +209,12 @@ def test_what_a_saved_model_cannot_be_used_for_is_said(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_wrong_name_of_a_timm_model_is_said_before_the_data_are_read(tmp_path):
+    config = small(PLAIN, model="auto", model_overrides={}, start="vit_tny", data="nowhere")
+    with pytest.raises(ConfigError, match=r"'vit_tny' is neither a folder nor a model of timm"):
+        train(config, tmp_path / "new", runtime=QUIET)
+
+
 @pytest.mark.parametrize("kind", ["ours", "foreign"])
 def test_colours_for_a_grey_model_are_named(kind, request, tmp_path):
     generator = np.random.default_rng(0)

@@ -114,6 +114,14 @@ def masked_softmax(
     return scores.softmax(-1) * rows_with_a_key(mask)
 
 
+def narrowed(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return an additive mask as `dtype`; only minus infinity is minus infinity, not the smallest number of a wider type."""
+    if mask.dtype == dtype:
+        return mask
+    smallest = max(torch.finfo(dtype).min, torch.finfo(mask.dtype).min)
+    return mask.clamp_min(smallest).to(dtype).masked_fill(mask == -math.inf, -math.inf)
+
+
 def rows_with_a_key(mask: Tensor) -> Bool[Tensor, "*batch n 1"]:
     """Return which queries may attend to anything under a boolean or additive `mask`."""
     allowed = mask if mask.dtype == torch.bool else mask > -math.inf

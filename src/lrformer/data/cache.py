@@ -16,6 +16,8 @@ from lrformer.core import ConfigError, from_record, to_record
 from lrformer.data.arrays import channel_statistics, check_images, check_labels
 
 SCHEMA = 1
+# Of an .npz; numpy would open it, whole or damaged.
+ARCHIVE_START = b"PK"
 WHOLE_FILE_BYTES = 2**30
 NUM_BLOCKS = 1024
 BLOCK_BYTES = 2**16
@@ -215,17 +217,21 @@ def open_prepared(
 def load_array(path: Path, *, mmap_mode: Literal["r"] | None = "r") -> np.ndarray:
     """Return the array in `path`, memory-mapped and never unpickled."""
     try:
-        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+        with path.open("rb") as file:
+            is_archive = file.read(len(ARCHIVE_START)) == ARCHIVE_START
     except OSError as error:
         raise ConfigError(f"{path} cannot be read as an array: {error}.") from error
-    except (ValueError, EOFError) as error:
+    if is_archive:
+        raise ConfigError(
+            f"{path} is an archive, which holds several arrays; save one as .npy with numpy.save."
+        )
+    try:
+        return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
         # numpy takes whatever it does not know for a pickle, and says how to open one.
         raise ConfigError(
             f"{path} cannot be read as an array of numbers; save it as .npy with numpy.save."
         ) from error
-    if not isinstance(array, np.ndarray):
-        raise ConfigError(f"{path} holds several arrays; save one as .npy with numpy.save.")
-    return array
 
 
 def _write_text(file: BinaryIO, text: str) -> None:

@@ -50,18 +50,25 @@ def files_path(folder: Path, split: str) -> Path:
     return folder / f"{split}-files.txt"
 
 
+def in_one_line(path: Path) -> str:
+    """Return the name of a file for a reader: bytes that are no UTF-8, and line breaks, as escapes."""
+    text = str(path).encode(errors="backslashreplace").decode()
+    return text.replace("\n", "\\n").replace("\r", "\\r")
+
+
 def read_file_names(folder: Path, split: str) -> tuple[str, ...] | None:
     """Return the names of the files that the rows came from, or None where they were no files."""
     path = files_path(folder, split)
-    return tuple(path.read_text().splitlines()) if path.is_file() else None
+    return tuple(path.read_bytes().decode().split("\n")[:-1]) if path.is_file() else None
 
 
 def fingerprint(split: FileSplit, image_format: ImageFormat) -> str:
     """Return a digest of names, sizes, times and labels: it changes when the folder does."""
-    digest = hashlib.sha256(f"{image_format}{split.class_names}".encode())
+    digest = hashlib.sha256(f"{image_format}{split.class_names}".encode(errors="surrogateescape"))
     for path, label in zip(split.files, split.labels, strict=True):
         stat = path.stat()
-        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{label}\n".encode())
+        mark = f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{label}\n"
+        digest.update(mark.encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
@@ -99,7 +106,7 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
     partial.replace(images_path(folder, name))
     labels = np.asarray(split.labels, dtype=np.int64)
     write_atomically(labels_path(folder, name), lambda file: np.save(file, labels))
-    names = "".join(f"{path}\n" for path in split.files)
+    names = "".join(f"{in_one_line(path)}\n" for path in split.files)
     write_atomically(files_path(folder, name), lambda file: _write(file, names))
     progress.unlink(missing_ok=True)
 
@@ -142,12 +149,12 @@ def _read_like(
     if image.shape[2] != first.shape[2]:
         raise ConfigError(
             f"{path}: the image has {image.shape[2]} channels but {first_path} has "
-            f"{first.shape[2]}; pass channels=1 or channels=3 to convert them all."
+            f"{first.shape[2]}; pass channels=1 or channels=3 (--channels) to convert them all."
         )
     if image.shape != first.shape:
         raise ConfigError(
             f"{path}: the image is {image.shape[1]}x{image.shape[0]} pixels but {first_path} is "
-            f"{first.shape[1]}x{first.shape[0]}; pass image_size to scale them all."
+            f"{first.shape[1]}x{first.shape[0]}; pass image_size (--image-size) to scale them all."
         )
     return image
 

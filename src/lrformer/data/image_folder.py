@@ -64,7 +64,9 @@ class ImageFolder:
     @property
     def cache(self) -> Path:
         """Return where the arrays of this folder in this format are kept."""
-        place = hashlib.sha256(f"{self.folder}\0{self.image_format}".encode()).hexdigest()[:12]
+        place = hashlib.sha256(
+            f"{self.folder}\0{self.image_format}".encode(errors="surrogateescape")
+        ).hexdigest()[:12]
         return self.root / f"{self.name}-{place}"
 
     def open(self, split: str) -> Split:

@@ -37,6 +37,8 @@ def load_test_split(
             the class directories itself or in `test`.
     """
     place, split = (_own_data(config), None) if data is None else parse_place(data)
+    if data is None:
+        _check_own(config, place, root=root)
     if split is None:
         names = list_splits(place, root=root or config.train.root)
         split = next((name for name in ("test", "val") if name in names), names[0])
@@ -68,6 +70,21 @@ def _own_data(config: RunConfig) -> str:
         f"'{data}', which the run was trained on, is not there{where}; say where it lies now, or what else to measure "
         "on: data=... (--data on the command line)."
     )
+
+
+def _check_own(config: RunConfig, place: str, *, root: str | Path | None) -> None:
+    """Raise where `place` has other training data than the run saw: what else is there is then not its own either."""
+    if config.data_digest is None or "train" not in list_splits(
+        place, root=root or config.train.root
+    ):
+        return
+    found = _load(config, place, "train", root=root).digest
+    if found not in (None, config.data_digest):
+        raise ConfigError(
+            f"'{place}' does not hold the data that the run was trained on: the digest of its training data is {found}, and "
+            f"was {config.data_digest}. Say where they lie now, or what else to measure on: data=... (--data on the command "
+            "line)."
+        )
 
 
 def _labeled_like(config: RunConfig, split: Split) -> Split:

@@ -26,8 +26,8 @@ def active_dropouts(model: nn.Module) -> list[_DropoutNd]:
         raise ConfigError(
             f"{type(model).__name__} has no dropout layer with a rate above 0, so every sample "
             "would be the same; build the backbone with a dropout rate, such as "
-            "proj_drop_rate=0.1 (transformers) or drop_rate=0.1 (WideResNet), or give the method "
-            "head_drop_rate=0.1."
+            "proj_drop_rate=0.1 (transformers) or drop_rate=0.1 (WideResNet) (--model-option), or give "
+            "the method head_drop_rate=0.1 (--method-option)."
         )
     return layers
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,6 +12,8 @@ from lrformer.core import ConfigError
 from lrformer.heads import Predictive
 
 _LOG_TEMPERATURE_RANGE = (math.log(1e-2), math.log(1e2))
+# As near to an end of the range as a search leaves it.
+_AT_THE_END = 1e-3
 # Of slope times mean variance; beyond the last the temperature is as good as proportional to the deviation.
 _SLOPES = tuple(2.0**power for power in range(-4, 7))
 # By which a slope has to lower the summed loss: half of the 95% point of chi-square with one degree of freedom.
@@ -40,6 +43,13 @@ class Temperature:
                 f"variance_slope ({self.variance_slope}) must not be negative, and finite."
             )
 
+    @property
+    def is_at_the_end(self) -> bool:
+        """Whether a fit ended at an end of its range, so that the data asked for more than one number can give."""
+        low, high = _LOG_TEMPERATURE_RANGE
+        place = math.log(self.value)
+        return not (self.variance_slope or low + _AT_THE_END < place < high - _AT_THE_END)
+
     def __call__(self, predictive: Predictive) -> Predictive:
         """Return the prediction with logits and samples divided, and the variance by the square of `value`.
 
@@ -68,7 +78,10 @@ def _posterior_variance(predictive: Predictive) -> Float[Tensor, " b"]:
 
 @torch.no_grad()
 def fit_temperature(
-    validation: Predictive, y: Int[Tensor, " b"], *, by_variance: bool = False
+    validation: Predictive,
+    y: Int[Tensor, " b"] | Int[np.ndarray, " b"],
+    *,
+    by_variance: bool = False,
 ) -> Temperature:
     """Return the temperature of least negative log-likelihood on `validation`, which is held-out data.
 
@@ -79,6 +92,12 @@ def fit_temperature(
         by_variance: whether it may grow with the posterior variance. The slope is then one of a few, or none at all
             where the likelihood would not tell it from none.
     """
+    _check_predictive(validation)
+    y = torch.as_tensor(y, device=validation.logits.device)
+    if y.ndim != 1 or y.is_floating_point():
+        raise ConfigError(
+            f"y is {y.dtype} of shape {tuple(y.shape)}; it must hold a class index for each prediction."
+        )
     if y.shape[0] != validation.logits.shape[0]:
         raise ConfigError(
             f"y has {y.shape[0]} labels for {validation.logits.shape[0]} predictions."
@@ -132,6 +151,13 @@ def fit_temperature(
     return best_with(slope, _FINE) if losses[slope] < loss(plain) - _LEAST_GAIN else plain
 
 
+def _check_predictive(validation: object) -> None:
+    if not isinstance(validation, Predictive):
+        raise ConfigError(
+            f"validation is a {type(validation).__name__}; give what predict returned for held-out data."
+        )
+
+
 def _golden_section(function, low: float, high: float, tolerance: float) -> float:
     """Return where a function with one minimum has it."""
     shrink = (math.sqrt(5) - 1) / 2
@@ -170,6 +196,7 @@ def fit_abstention(
         raise ConfigError(
             f"true_positive_rate ({true_positive_rate}) must be above 0 and at most 1."
         )
+    _check_predictive(validation)
     scores = validation.uncertainty(score).sort().values
     if len(scores) == 0:
         raise ConfigError("validation is empty; a threshold needs at least one prediction.")

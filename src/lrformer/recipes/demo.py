@@ -19,7 +19,7 @@ from lrformer.recipes.moons_run import MoonsRun, log_path, run_moons
 from lrformer.recipes.point_training import PointTraining
 from lrformer.reports import write_report
 from lrformer.training import OptimizerConfig, TrainConfig
-from lrformer.training.atomic_files import write_json
+from lrformer.training.atomic_files import check_writable, write_json
 from lrformer.training.run_folder import LOG_FILE
 
 PLAIN, OURS, MOONS = "plain transformer", "LRFormer", "two moons"
@@ -127,6 +127,7 @@ def run_demo(
         show: called while models train.
     """
     config = config or DemoConfig()
+    check_writable(out / RECORD_FILE)
     started = time.monotonic()
     folders = {
         model: {

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from lrformer.core import ConfigError, LRFormerError
 
-WAY_OUT_OF_DAMAGE = "it is damaged. Restore it from a copy, or delete it to have it made anew."
+WAY_OUT_OF_DAMAGE = (
+    "it is damaged. Restore it from a copy, or delete it to have made anew what can be."
+)
 WAY_OUT_OF_CONFIG = "it is damaged. Restore it from a copy, or train into another folder."
 
 

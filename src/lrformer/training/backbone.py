@@ -164,17 +164,24 @@ def _timm_image_size(name: str) -> int | None:
     return None if cfg is None else cfg.input_size[-1]
 
 
-def _convert_timm(config: TrainConfig, split: Split) -> nn.Module:
+def check_timm_name(name: str) -> None:
+    """Raise where timm has no model of this name."""
     import timm
 
-    name = config.start
-    assert name is not None
     if not timm.is_model(name):
         known = timm.list_models()
         raise ConfigError(
             f"'{name}' is neither a folder nor a model of timm {timm.__version__}."
             f"{did_you_mean(name.partition('.')[0], known)}"
         )
+
+
+def _convert_timm(config: TrainConfig, split: Split) -> nn.Module:
+    import timm
+
+    name = config.start
+    assert name is not None
+    check_timm_name(name)
     given = config.model_overrides
     settings = {key: given[key] for key in CONVERSION_SETTINGS if key in given}
     arguments = {"in_chans": split.x.shape[-1], **_timm_arguments(config)}
@@ -183,7 +190,8 @@ def _convert_timm(config: TrainConfig, split: Split) -> nn.Module:
     except (RuntimeError, OSError, TypeError) as error:
         raise ConfigError(
             f"timm could not make '{name}' ({error}); without a network, put its weights into the "
-            "cache of huggingface_hub, or take random ones: pretrained=False (--no-pretrained)."
+            "cache of huggingface_hub (HF_HUB_OFFLINE=1 then asks nobody), or take random ones: pretrained=False "
+            "(--no-pretrained)."
         ) from error
     return convert(backbone, inplace=True, **settings)
 

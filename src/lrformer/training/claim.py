@@ -94,9 +94,11 @@ def describe_change(name: str, before: Any, now: Any) -> str:
 def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] | None:
     """Return a setting in which two runs differ, with both values, or None."""
     before, now = _flat(to_record(there)), _flat(to_record(here))
+    # The same to the byte are the same wherever they lie.
+    moved = {"train.data"} if there.data_digest == here.data_digest is not None else set()
     # What the user wrote first, what followed from it after.
     names = sorted(
-        {*before, *now} - MOVABLE,
+        {*before, *now} - MOVABLE - moved,
         key=lambda name: (not name.startswith("train."), name in OPTIONAL, name),
     )
     for name in names:

@@ -42,8 +42,8 @@ def fit_posterior(
     1. A method that has a posterior fits it and is returned.
     2. A module with a `RandomFeatureGP` or `FittedGP` head somewhere inside gets that head fitted, in place.
     3. A classifier whose last layer is an `nn.Linear` (timm, transformers, ours, a deterministic
-       method) is wrapped in a `PosteriorClassifier`: its logits and its accuracy stay, its features
-       give a variance. `config` belongs to this case; by default the length-scale is calibrated on
+       method) is wrapped in a `PosteriorClassifier`: its forward pass and its accuracy stay, its features give a
+       variance, by which `predict` shrinks the logits. `config` belongs to this case; by default the length-scale is calibrated on
        the features.
 
     `loader` gives batches of inputs, or of tuples that start with them, and is gone through twice. What a model takes

@@ -11,7 +11,7 @@ from torch import nn
 
 from lrformer._version import __version__
 from lrformer.core import ConfigError, seed_everything, to_record
-from lrformer.data import DeviceBatches, Split
+from lrformer.data import DATASETS, DeviceBatches, Split
 from lrformer.methods import Method, create_method
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.backbone import (
@@ -103,6 +103,7 @@ def train(
     if has_weights and not is_whole(folder):
         # What is missing is fitted to the weights that are there, wherever they came from.
         source = None
+    config = with_whole_path(config)
     known = run_in_place_of_start(config, source or folder)
     config = take_model_of_start(config, known)
     accelerator = start_accelerator(runtime.device)
@@ -171,6 +172,14 @@ def train(
             _take_over(training, source)
         _finish(training, source)
     return load_run(folder, device=accelerator.device)
+
+
+def with_whole_path(config: TrainConfig) -> TrainConfig:
+    """Return `config` with the whole path of a folder of data: a run may be opened from anywhere."""
+    place = Path(config.data).expanduser()
+    if config.data in DATASETS or not place.is_dir():
+        return config
+    return dataclasses.replace(config, data=str(place.resolve()))
 
 
 def check_run(config: TrainConfig) -> Split:
@@ -242,6 +251,12 @@ def _finish(training: Training, source: Path | None) -> None:
     )
     if accelerator.is_main_process:
         calibrated = as_temperature(decision)(predictive)
+        if as_temperature(decision).is_at_the_end:
+            training.display.say(
+                f"warning: the temperature is {decision.temperature:.3g}, the end of its range: by its {len(labels):,} "
+                "validation samples the model is best told to be sure of nothing. Give it more data (--val-fraction), or "
+                "train longer"
+            )
         made = _circumstances(training, training.batches)
         is_known = False
         if source is None:

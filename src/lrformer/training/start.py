@@ -17,6 +17,7 @@ from lrformer.training.backbone import (
     MODEL_OF_START,
     BackboneRecord,
     backbone_img_size,
+    check_timm_name,
     create_backbone,
     describe_backbone,
     is_timm_name,
@@ -63,7 +64,10 @@ def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> 
     """
     if known is not None:
         config = dataclasses.replace(config, start=known.train.start)
-    elif config.start is None or is_timm_name(config.start):
+    elif config.start is None:
+        return config
+    elif is_timm_name(config.start):
+        check_timm_name(config.start)
         return config
     else:
         config = dataclasses.replace(config, start=str(_folder_to_start_from(config)))

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrformer.attention.masks import merge_masks, rows_with_a_key, without_padding
+from lrformer.attention.masks import merge_masks, narrowed, rows_with_a_key, without_padding
 
 # Score of a padded key: exp(-30000) is zero in every dtype and, unlike an infinity, it leaves finite
 # gradients. The largest score of a row is never below zero (see `squared_distance`), so a padded key
@@ -36,7 +36,7 @@ def dot_product(
         )
         is_causal = False
     if mask is not None and mask.dtype != torch.bool:
-        mask = mask.to(q.dtype)
+        mask = narrowed(mask, q.dtype)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
     )
@@ -126,7 +126,7 @@ def squared_distance(
         device=q.device,
     )
     if mask is not None and mask.dtype != torch.bool:
-        mask = mask.to(dtype)
+        mask = narrowed(mask, dtype)
     out = F.scaled_dot_product_attention(
         _widened(centered_q, q_columns),
         _widened(centered_k, k_columns),
