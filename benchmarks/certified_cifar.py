@@ -25,10 +25,12 @@ from torch.nn import functional as F
 
 from lrformer._version import __version__
 from lrformer.attention import use_backend
+from lrformer.core import ConfigError
 from lrformer.lipschitz import distortion, local_constant
 from lrformer.metrics import auroc, expected_calibration_error
 from lrformer.models import create_model
 from lrformer.models.certified import CertifiedTransformer
+from lrformer.training.atomic_files import read_json, write_json
 
 CERTIFIED = "certified_depth6_patch4_32"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -227,6 +229,19 @@ def smoke_data() -> Path:
     return folder
 
 
+def known_models(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Return the models that the record at `path` has already, or raise where they were made otherwise."""
+    if not path.exists():
+        return {}
+    found = read_json(path)
+    for name in ("kind", "epochs", "batch", "rate", "seed", "device", "torch"):
+        if found.get(name) != record[name]:
+            raise ConfigError(
+                f"{path} has models with {name} {found.get(name)!r}, not {record[name]!r}; give another --out."
+            )
+    return found["models"]
+
+
 def main() -> None:
     """Train and evaluate every variant and write one record."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -244,7 +259,6 @@ def main() -> None:
         parser.error("give --data, or --smoke for random arrays")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     epochs, batch = (1, 32) if arguments.smoke else (arguments.epochs, arguments.batch)
-    arrays = load(arguments.data or smoke_data(), device, limit=None)
     record: dict[str, Any] = {
         "kind": "certified-cifar",
         "lrformer": __version__,
@@ -258,6 +272,12 @@ def main() -> None:
         "seed": arguments.seed,
         "models": {},
     }
+    if not arguments.smoke:
+        try:
+            record["models"] = known_models(arguments.out, record)
+        except ConfigError as error:
+            parser.error(str(error))
+    arrays = load(arguments.data or smoke_data(), device, limit=None)
     for name in arguments.variants:
         preset, overrides = VARIANTS[name]
         torch.manual_seed(arguments.seed)
@@ -282,8 +302,7 @@ def main() -> None:
         print(f"  {figures} {entry['auroc']} {entry['measured']['seconds']:.1f} s", flush=True)
         # After every model, so that an interrupted run keeps what it has.
         if not arguments.smoke:
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(json.dumps(record, indent=2) + "\n")
+            write_json(arguments.out, record)
     print(json.dumps({name: m["accuracy"] for name, m in record["models"].items()}))
 
 

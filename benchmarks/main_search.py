@@ -144,18 +144,26 @@ def main() -> None:
 def _run(names: list[str], arguments: argparse.Namespace) -> None:
     for name in names:
         with take_in_hand(Path(arguments.out) / f"{name}-{arguments.epochs}") as is_ours:
-            if not is_ours or _has(_read(arguments.record), name, arguments.epochs):
+            record = _read(arguments.record, arguments.data)
+            if not is_ours or _has(record, name, arguments.epochs):
                 continue
             found = run_candidate(name, arguments)
+            with sole_writer(arguments.record):
+                record = _read(arguments.record, arguments.data)
+                record["candidates"].append(found)
+                write_json(arguments.record, record)
         print(json.dumps({key: found[key] for key in ("name", "validation", "images_per_second")}))
-        with sole_writer(arguments.record):
-            record = _read(arguments.record)
-            record["candidates"].append(found)
-            write_json(arguments.record, record)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {"candidates": []}
+def _read(path: Path, data: str) -> dict[str, Any]:
+    record = read_json(path) if path.exists() else {"data": data, "candidates": []}
+    # Records from before it was kept are of the default.
+    there = record.setdefault("data", "cifar10")
+    if there != data:
+        raise ConfigError(
+            f"{path} holds candidates on {there}, not on {data}; give another --record."
+        )
+    return record
 
 
 def _made_by() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import performance_tables as performance
 from certified_tables import CERTIFIED_TABLES
+from due_variance import variance_table
 from result_tables import RESULT_TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -119,6 +120,7 @@ BENCH_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "cifar10-short": ("docs/runs.md", cifar10_table),
     "figure1": ("docs/figure1.md", figure1_table),
+    "due-variance": ("docs/methods.md", variance_table),
     "methods-cost": ("docs/methods.md", partial(cost_table, "cuda")),
     "methods-cost-cpu": ("docs/methods.md", partial(cost_table, "cpu")),
     **RESULT_TABLES,
