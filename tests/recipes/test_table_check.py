@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lrformer.core import ConfigError
-from lrformer.recipes import plan_runs, reproduce_table, table_engine
+from lrformer.recipes import plan_runs, reproduce_table, table_check, table_engine
 from lrformer.recipes.table_engine import estimate_seconds
 from lrformer.recipes.table_record import TableRecord, read_table_record, write_table_record
 from lrformer.recipes.table_run import Circumstances, failed_run, run_folder
@@ -42,6 +42,27 @@ def test_runs_on_other_data_under_the_same_name_are_not_mixed(tmp_path):
         file.unlink()
     write_arrays(data)
     assert [standing.status for standing in run("there", 2).standings] == ["finished"] * 2
+
+
+def test_a_row_that_is_recorded_as_failed_is_looked_at_again_only_for_a_retry(made, data, tmp_path):
+    calls, _ = made
+    table = small_table(data)
+    (bad, *_), record = plan_runs(table, rows=["lrsa"], num_seeds=1), tmp_path / "attentions.json"
+    entry = failed_run(bad, ArithmeticError("not finite"), HOW)
+    write_table_record(record, TableRecord(table=table.name, data=table.data, runs=(entry,)))
+    seen = []
+
+    def look(config):
+        seen.append(config.model_overrides["attention"])
+        raise ConfigError("it cannot work")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(table_check, "check_run", look)
+        reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW)
+        assert seen == calls == []
+        with pytest.raises(ConfigError, match="row 'lrsa' cannot be made: it cannot work"):
+            reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW, is_retrying=True)
+    assert seen == ["lrsa"]
 
 
 def test_unknown_sets_are_the_same_in_any_order_and_spelling():

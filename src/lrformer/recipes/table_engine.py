@@ -171,11 +171,9 @@ def reproduce_table(
         check_writable(path)
         with sole_writer(path):
             pass  # raises now where the lock cannot be taken, and not after a training
-        due = [
-            standing.run
-            for standing in look_up(table, plan, record, out, how.ood)
-            if standing.status != "finished"
-        ]
+        over = {"finished"} if is_retrying else {"finished", "failed"}
+        standings = look_up(table, plan, record, out, how.ood)
+        due = [standing.run for standing in standings if standing.status not in over]
         check_runs(due, how.ood, record, path)
         with TimeLimit(time_limit) as limit:
             work = _Work(
