@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from lrformer.recipes.table import Table
     from lrformer.recipes.table_engine import Reproduction
     from lrformer.recipes.table_run import Circumstances
-    from lrformer.recipes.table_summary import Cell, SummaryRow
 
 # Names and words, so that --help needs no torch; lrformer.recipes knows what they stand for.
 SUMMARIES = {
@@ -29,7 +28,6 @@ OPTIONS = {
     "alpha": ("ablation", "attentions", "main"),
 }
 DEFAULT_DRAWS = 200
-_ANY_WIDTH = 10_000
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
 
@@ -299,39 +297,13 @@ def _parse_options(pairs: list[str] | None) -> dict[str, Any]:
 
 def _show(result: "Reproduction") -> None:
     """Print the table, the runs that are not finished, and where the record is."""
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.measure import Measurement
-    from rich.table import Table as Grid
 
-    from lrformer.recipes.table import describe_variant
-    from lrformer.recipes.table_summary import summarize
+    from lrformer.cli.table_screen import print_figures
 
     console = Console(soft_wrap=True, highlight=False)
-    rows = [row for row in summarize(result.table, result.record) if row.runs]
-    if rows:
-        words = describe_variant(result.table.variant)
-        is_printed = any(row.row.printed for row in rows)
-        place = f"; paper: {result.table.place}, {result.table.printed_on}" if is_printed else ""
-        grid = Grid(
-            title=escape(f"{result.table.title} ({words}){place}"),
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-        )
-        grid.add_column("row", no_wrap=True)
-        for cell in rows[0].cells:
-            title = cell.column.title.replace(" by ", "\nby ").replace(" with ", "\nwith ")
-            grid.add_column(escape(title), justify="right", no_wrap=True)
-        for row in rows:
-            grid.add_row(escape(f"{row.row.title}\n{_seeds(row)}"), *map(_cell, row.cells))
-        # As wide as it needs: a figure is not cut because the window is narrow.
-        needed = Measurement.get(
-            console, console.options.update(max_width=_ANY_WIDTH), grid
-        ).maximum
-        Console(width=max(console.width, needed), highlight=False).print(grid)
+    print_figures(result, console)
     for standing in result.standings:
         if standing.status != "finished":
             why = standing.attempts[0].error if standing.status == "failed" else ""
@@ -362,21 +334,3 @@ def _others(result: "Reproduction") -> list[str]:
         f"the record also holds {number} run{'' if number == 1 else 's'} with other settings {words}"
         for words, number in counts.items()
     ]
-
-
-def _seeds(row: "SummaryRow") -> str:
-    return f"{row.num_seeds} seed{'' if row.num_seeds == 1 else 's'}, score {row.score}"
-
-
-def _cell(cell: "Cell") -> str:
-    """Return ours with half its interval, the paper's figure and the difference, one below the other."""
-    if cell.ours is None:
-        return ""
-    low, high = cell.bootstrap or (cell.ours.low, cell.ours.high)
-    spread = "" if low is None or high is None else f" ±{(high - low) / 2:.3f}"
-    lines = [f"{cell.ours.mean:.4f}{spread}"]
-    if cell.printed is not None:
-        lines.append(f"paper {cell.printed.value:.4f}")
-    if cell.difference is not None:
-        lines.append(f"{cell.difference:+.4f}")
-    return "\n".join(lines)
