@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -73,6 +74,17 @@ def test_globs_are_expanded_and_names_are_read_from_standard_input(place):
     names = "\n".join(row["file"] for row in rows)
     again = invoke(place / "run", "-", "--format", "json", input=f"\ufeff{names}\n\n")
     assert json.loads(again.stdout) == rows
+
+
+def test_a_file_is_one_line_of_the_table_whatever_its_name(place, tmp_path):
+    odd = [tmp_path / "two\nlines.png", tmp_path / "a\u2028b.png"]
+    for path in odd:
+        shutil.copy(place / "data" / "test" / "red" / "000.png", path)
+    shown = invoke(place / "run", *odd).stdout
+    assert shown.count("\n") == 3
+    assert "two\\nlines.png" in shown
+    listed = invoke(place / "run", "-", "--format", "json", input=f"{odd[1]}\n").stdout
+    assert [row["file"] for row in json.loads(listed)] == [str(odd[1])]
 
 
 @pytest.mark.parametrize("num_rows", [0, 2])

@@ -106,7 +106,8 @@ class Counted:
 
 def _names(text: str) -> list[str]:
     """Return the lines of a list of files; some editors put a mark before the first."""
-    return text.removeprefix("\ufeff").splitlines()
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def _write_out(lines: Lines, counted: Counted) -> None:
@@ -161,8 +162,11 @@ class _Line:
 
 def _write_table(rows: "Iterable[FilePrediction]", width: int) -> Lines:
     yield f"{'file':<{width}}  {'class':<{WIDEST_CLASS}}  {'prob':>6}  {'uncertainty':>11}  known\n"
+    from lrformer.data.file_split import in_one_line
+
     for row in rows:
-        file = row.file if len(row.file) <= width else f"…{row.file[-(width - 1) :]}"
+        name = in_one_line(row.file)
+        file = name if len(name) <= width else f"…{name[-(width - 1) :]}"
         if row.error is not None:
             yield f"{file:<{width}}  error: {row.error}\n"
             continue

@@ -50,7 +50,7 @@ def files_path(folder: Path, split: str) -> Path:
     return folder / f"{split}-files.txt"
 
 
-def in_one_line(path: Path) -> str:
+def in_one_line(path: Path | str) -> str:
     """Return the name of a file for a reader: bytes that are no UTF-8, and line breaks, as escapes."""
     text = str(path).encode(errors="backslashreplace").decode()
     return text.replace("\n", "\\n").replace("\r", "\\r")
