@@ -388,6 +388,9 @@ def test_a_large_alpha_survives_16_bits():
     assert module.qkv.weight.dtype == torch.float16
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).half()
     assert module.attention_map(x).isfinite().all()
+    for back in (LRSA(8, 2, alpha=1e5).double().float(), LRSA(8, 2, alpha=1e5).double().half()):
+        assert back.alpha.dtype == torch.float32
+        assert back.alpha.tolist() == [1e5, 1e5]
 
 
 def test_no_tokens_give_no_output():

@@ -182,7 +182,7 @@ class LRSA(MultiheadSelfAttention):
     def _apply(self, fn, recurse=True):
         up = super()._apply
         # In float16 a large alpha would be infinite.
-        apply_without_rounding(self, ("alpha",), lambda: up(fn, recurse))
+        apply_without_rounding(self, ("alpha",), lambda: up(fn, recurse), least=torch.float32)
         return self
 
     def effective_alpha(self) -> Float[Tensor, " h"]:

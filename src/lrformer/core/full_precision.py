@@ -19,15 +19,21 @@ def at_least_float32(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]
 
 
 def apply_without_rounding(
-    module: nn.Module, names: Sequence[str], apply: Callable[[], object]
+    module: nn.Module,
+    names: Sequence[str],
+    apply: Callable[[], object],
+    *,
+    least: torch.dtype = torch.float64,
 ) -> None:
-    """Move or cast `module` by `apply`; the named buffers follow to the device, and never to fewer bits.
+    """Move or cast `module` by `apply`; the named buffers follow to the device, and never to fewer bits than `least`.
 
-    `.half()` and `.bfloat16()` on a model must not round away what a posterior was computed from.
+    `.half()` and `.bfloat16()` on a model must not round away what a posterior was computed from. What has fewer bits
+    than `least` keeps those that it has.
     """
     kept = {name: getattr(module, name) for name in names}
     apply()
     for name, before in kept.items():
         after = getattr(module, name)
-        if torch.finfo(after.dtype).bits < torch.finfo(before.dtype).bits:
-            setattr(module, name, before.to(after.device))
+        kept_dtype = min(before.dtype, least, key=lambda dtype: torch.finfo(dtype).bits)
+        if torch.finfo(after.dtype).bits < torch.finfo(kept_dtype).bits:
+            setattr(module, name, before.to(after.device, kept_dtype))

@@ -106,7 +106,8 @@ class RandomFourierFeatures(nn.Module):
 
     def _apply(self, fn, recurse=True):
         up = super()._apply
-        apply_without_rounding(self, ("weight", "bias", "input_scale"), lambda: up(fn, recurse))
+        names = ("weight", "bias", "input_scale")
+        apply_without_rounding(self, names, lambda: up(fn, recurse), least=torch.float32)
         return self
 
     @property
