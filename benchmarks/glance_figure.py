@@ -29,6 +29,7 @@ PANELS = {
     "auroc:cifar100": 0.06,
 }
 COLORS = {"better": "#1b7837", "worse": "#b2182b", None: "#8c8c8c"}
+ARROWS = {True: "↑", False: "↓"}
 LINE_HEIGHT, WIDTH = 0.25, 13.0
 
 
@@ -79,6 +80,11 @@ def _marks(ours: SummaryRow, theirs: SummaryRow) -> dict[str, Mark]:
     return marks
 
 
+def is_higher_better(name: str) -> bool:
+    """Return whether more of a column is better."""
+    return name.startswith(("accuracy", "auroc"))
+
+
 def fingerprint(lines: Sequence[Line]) -> str:
     """Return what a picture of these lines carries in its metadata: drawn text differs between versions of matplotlib."""
     shown = [
@@ -103,12 +109,17 @@ def draw(lines: Sequence[Line], titles: dict[str, str], *, save: Sequence[Path])
             for place, line in enumerate(lines):
                 if name in line.marks:
                     _draw_mark(axes, line.marks[name], place, reach)
-            axes.set(xlim=(-reach, reach), title=titles[name])
+            axes.set(xlim=(-reach, reach), title=f"{titles[name]} {ARROWS[is_higher_better(name)]}")
             axes.set_xticks([-2 / 3 * reach, 0, 2 / 3 * reach])
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:+.2f}" if x else "0")
             axes.spines[["top", "right", "left"]].set_visible(False)
             axes.tick_params(axis="y", length=0)
             axes.grid(visible=True, axis="x", alpha=0.3)
+        figure.supxlabel(
+            "with the part minus without it, 95% interval over three seeds; filled: told apart, green better, red worse; "
+            "grey: not told apart; an arrow head: the interval goes on",
+            fontsize=8,
+        )
         panels[0].set_ylim(len(lines) - 0.4, -0.7)
         panels[0].set_yticks(range(len(lines)), [line.title for line in lines])
         for label, line in zip(panels[0].get_yticklabels(), lines, strict=True):
@@ -128,7 +139,9 @@ def _draw_mark(axes: "Axes", mark: Mark, place: int, reach: float) -> None:
     color = COLORS[mark.verdict]
     shown = [max(low, -reach), min(high, reach)]
     axes.plot(shown, [place, place], color=color, linewidth=1.6, solid_capstyle="butt")
-    axes.plot([mark.value], [place], "o", color=color, markersize=4)
+    style = {"better": "^", "worse": "v", None: "o"}[mark.verdict]
+    face = color if mark.verdict else "white"
+    axes.plot([mark.value], [place], style, color=color, markerfacecolor=face, markersize=5)
     for is_outside, edge, arrow in ((low < -reach, -reach, "<"), (high > reach, reach, ">")):
         if is_outside:
             axes.plot([edge], [place], arrow, color=color, markersize=4, clip_on=False)

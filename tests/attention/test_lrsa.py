@@ -381,6 +381,34 @@ def test_the_slope_of_nearly_blank_queries_is_finite(square):
     assert torch.isfinite(slope).all()
 
 
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_a_sample_that_is_all_padding_has_no_part_in_the_gradient_of_alpha(backend):
+    module = LRSA(16, 2, length_free=True, learnable_alpha=True)
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[1] = True
+    with use_backend(module, backend):
+        module(x[:1])[0].square().sum().backward()
+        assert module.log_alpha_factor is not None
+        alone = module.log_alpha_factor.grad.clone()
+        module.zero_grad()
+        module(x, key_padding_mask=padding)[0].square().sum().backward()
+    assert module.log_alpha_factor.grad.isfinite().all()
+    assert_close(module.log_alpha_factor.grad, alone, 1e-4)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_autocast_leaves_float64_alone(backend):
+    module = LRSA(16, 2).double()
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with use_backend(module, backend):
+        expected = module(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = module(x)
+    assert found.dtype == torch.float64
+    assert_close(found, expected, 1e-12)
+
+
 def test_a_large_alpha_survives_16_bits():
     module = LRSA(8, 2, alpha=1e5).half()
     assert module.alpha.dtype == torch.float32

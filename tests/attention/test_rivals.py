@@ -15,6 +15,7 @@ from lrformer.attention import (
     scsa_attention,
     use_backend,
 )
+from lrformer.attention.masks import narrowed
 from lrformer.core import ConfigError
 from tests.attention import definition
 from tests.attention.inputs import projections, tokens
@@ -193,6 +194,16 @@ def test_the_smallest_number_of_a_wider_mask_does_not_become_infinite(dtype):
         assert torch.equal(first[:, :, 3], v[:, :, 0])
         for other in others:
             assert_close(other, first, TOLERANCE.get(dtype, 2e-2))
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("given", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_mask_of_any_dtype_is_infinite_where_it_was(given, narrow):
+    mask = torch.tensor([0.0, -1.0, torch.finfo(given).min, -math.inf], dtype=given)
+    found = narrowed(mask, narrow)
+    assert found.dtype == narrow
+    assert found.isinf().tolist() == [False, False, False, True]
+    assert found[:2].tolist() == [0.0, -1.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -26,16 +26,22 @@ def test_the_command_prints_a_table_and_writes_record_and_picture(tmp_path, caps
     assert picture.stat().st_size > 1000
 
 
-def test_a_narrow_screen_cuts_the_reasons_and_keeps_names_and_figures(capsys, monkeypatch):
+def test_a_narrow_screen_has_the_reasons_below_the_table_and_keeps_names_and_figures(
+    capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "80")
     model = create_model("lrformer_hybrid_32", depth=1, embed_dim=12, widths=[2], depths=[1])
     report = run_bounds(model, torch.randn(1, 3, 32, 32), radius=0.01, num_steps=1)
     lines = capsys.readouterr().out.splitlines()
+    table = lines[: len(report.rows) + 4]
     for row in report.rows:
-        (line,) = [line for line in lines if line.split()[:1] == [row.name]]
+        (line,) = [line for line in table if line.split()[:1] == [row.name]]
         assert line.split()[1] == f"{row.frobenius.value:.3g}"
         assert len(line) <= 80
-    assert sum("…" in line for line in lines) > 0
+    text = " ".join(lines)
+    assert "…" not in text
+    for row in report.rows:
+        assert row.frobenius.reason in text
 
 
 def test_a_radius_adds_constants_on_balls_to_table_words_and_record(tmp_path, capsys, monkeypatch):

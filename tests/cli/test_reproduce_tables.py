@@ -237,9 +237,12 @@ def test_what_one_row_cannot_work_with_is_said_before_any_row_is_trained(
 
 def test_two_unknown_sets_of_one_name_are_refused_before_anything_is_trained(made, data, tmp_path):
     words = ["attentions", "--out", tmp_path, "--data", data, "--rows", "lrsa"]
-    for twice in (f"{data},{data}/", f"{data}:ood-stripes,{data}:ood-stripes"):
-        with pytest.raises(ConfigError, match="2 unknown sets are named"):
-            invoke(*words, "--ood", twice)
+    stripes = f"{data}:ood-stripes"
+    with pytest.raises(ConfigError, match="2 unknown sets are named"):
+        invoke(*words, "--ood", f"{stripes},{stripes}")
+    for own in (data, f"{data}:test", f"{data}/"):
+        with pytest.raises(ConfigError, match="is what the run was trained on, and not unknown"):
+            invoke(*words, "--ood", own)
     assert not made
 
 

@@ -1,5 +1,6 @@
 """Bounds where a factor is zero, infinite or unknown, and balls on which the global ones are smaller."""
 
+import copy
 import math
 
 import pytest
@@ -123,6 +124,26 @@ def on_the_boundary(model, points) -> tuple[torch.Tensor, list[float]]:
         is_same = (classes(middle) == first).unsqueeze(-1)
         here, there = torch.where(is_same, middle, here), torch.where(is_same, there, middle)
     return here, (here - there).norm(dim=-1).tolist()
+
+
+def test_a_posterior_around_a_method_that_samples_certifies_nothing():
+    method = small_method("mc_dropout", head_drop_rate=0.1).eval()
+    fitted = fit_posterior(method, [torch.randn(40, 1, 8, 8)])
+    report = bounds(fitted, torch.randn(2, 1, 8, 8), num_steps=1)
+    assert not report.is_certifiable
+    assert report.radii == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["dnn_sn", "sngp"])
+def test_measuring_a_spectrally_normalized_model_leaves_it_whole(name):
+    method = small_method(name, lambda: small(num_classes=0).float()).eval()
+    x = images(2).float()
+    with torch.no_grad():
+        expected = method(x)
+    report = bounds(method, x, num_steps=1, radius=1e-3)
+    assert report.local is not None
+    with torch.no_grad():
+        assert torch.equal(copy.deepcopy(method)(x), expected)
 
 
 @pytest.mark.parametrize(

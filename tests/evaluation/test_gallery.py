@@ -35,7 +35,7 @@ def test_the_most_uncertain_and_the_most_confidently_wrong_images_are_picked_in_
     assert [int(image[0, 0, 0]) for image in gallery.images] == [1, 4, 3, 2]
     worst = gallery.entries[2]
     assert (worst.predicted, worst.truth, worst.probability) == ("cat", "dog", 0.99)
-    assert worst.file == "3.png"
+    assert worst.file == "somewhere/3.png"
 
 
 def test_of_an_unknown_set_the_most_trusted_images_are_picked():

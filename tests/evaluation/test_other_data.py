@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lrformer.core import ConfigError
+from lrformer.data import load_dataset
 from lrformer.evaluation import EvaluationConfig, evaluate_run, load_test_split, predict_run
 from tests.evaluation.made_run import COLORS, write_images
 
@@ -59,6 +60,27 @@ def test_a_folder_of_the_same_name_with_other_data_is_not_taken_for_its_own(
     assert len(load_test_split(config, data="photos")) == 42  # asked for
     shutil.rmtree(moved / "train")
     assert len(load_test_split(config, data="photos:test")) == 42
+
+
+def test_runs_from_before_the_digest_was_kept_and_of_named_data_need_no_training_set(
+    run, workspace, tmp_path
+):
+    older = dataclasses.replace(run.config, data_digest=None)
+    assert len(load_test_split(older)) == 42
+    draw = np.random.default_rng(0)
+    for split, number in (("train", 20), ("test", 10)):
+        (tmp_path / "cifar10").mkdir(exist_ok=True)
+        x = draw.integers(0, 256, (number, 32, 32, 3), dtype=np.uint8)
+        np.save(tmp_path / "cifar10" / f"{split}-x.npy", x)
+        np.save(tmp_path / "cifar10" / f"{split}-y.npy", np.arange(number) % 10)
+    for file in (tmp_path / "cifar10").glob("train*"):
+        file.unlink()
+    train = dataclasses.replace(run.config.train, data="cifar10", root=str(tmp_path))
+    names = load_dataset("cifar10", split="test", root=tmp_path).class_names
+    named = dataclasses.replace(
+        run.config, train=train, data_digest="of the training set", class_names=names
+    )
+    assert len(load_test_split(named)) == 10
 
 
 @pytest.mark.parametrize("inner", ["", "test"], ids=["class directories", "test"])

@@ -155,15 +155,48 @@ def test_with_frozen_weights_a_moving_average_is_the_mean_whatever_the_batches(
     x = torch.randn(60, 3, generator=generator(), dtype=torch.float64)
     head = fitted_head(x, momentum=0.999)
     phi = head.random_features(x)
-    head.reset(is_frozen=True)
-    for batch in x.split(batch_size):
-        head.update(batch)
+    with head.posterior.frozen_pass():
+        for batch in x.split(batch_size):
+            head.update(batch)
     mean = phi.T @ phi / 60
     assert_close(head.posterior.precision[0], mean, 1e-12)
-    head.refresh()
     head.update(x[:30])  # the weights may have changed: a moving average again
     expected = 0.999 * mean + 0.001 * phi[:30].T @ phi[:30] / 30
     assert_close(head.posterior.precision[0], expected, 1e-12)
+
+
+def test_a_pass_that_breaks_off_leaves_a_moving_average() -> None:
+    x = torch.randn(60, 3, generator=generator(), dtype=torch.float64)
+    head = fitted_head(x, momentum=0.9)
+    phi = head.random_features(x)
+
+    def break_off() -> None:
+        with head.posterior.frozen_pass():
+            head.update(x[:20])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        break_off()
+    head.update(x[20:])
+    expected = 0.9 * phi[:20].T @ phi[:20] / 20 + 0.1 * phi[20:].T @ phi[20:] / 40
+    assert_close(head.posterior.precision[0], expected, 1e-12)
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+def test_an_average_of_weights_follows_what_is_said_of_the_posterior(use_buffers) -> None:
+    x = torch.randn(60, 3, generator=generator())
+    head = RandomFeatureGP(3, 2, RandomFeatureGPConfig(num_random_features=16))
+    head.update(x)
+    head.refresh()
+    average = torch.optim.swa_utils.AveragedModel(head, use_buffers=use_buffers)
+    assert average.module.is_fitted
+    head.train()(x)  # the weights may change from here on
+    average.update_parameters(head)
+    assert not head.is_fitted
+    if not use_buffers:
+        assert not average.module.is_fitted
+        with pytest.raises(NotFittedError):
+            average.module.eval().predict(x)
 
 
 def test_mean_field_divides_by_the_root_and_factor_zero_changes_nothing() -> None:

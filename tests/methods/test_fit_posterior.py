@@ -1,3 +1,6 @@
+import copy
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -210,6 +213,39 @@ def test_numbers_that_are_none_are_said() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     with pytest.raises(ConfigError, match="gives NaN; look at its inputs"):
         fit_posterior(model, [torch.full((4, 1, 8, 8), float("nan"))], config=SMALL)
+
+
+@pytest.mark.filterwarnings("ignore:the variance carries no distance")
+def test_a_moving_average_is_fitted_alike_whatever_the_batches() -> None:
+    data = digits()[0]
+    loaders = [DataLoader(data, batch_size=size) for size in (7, 600)]
+    method = small_method("sngp", momentum=0.99).eval()
+    assert isinstance(method.head, RandomFeatureGP)
+    found = []
+    for each in loaders:
+        method.fit_posterior(each)
+        found.append(method.head.posterior.precision.clone())
+    assert_close(found[0], found[1], 1e-4)
+    plain = small_method("deterministic").eval()
+    config = dataclasses.replace(SMALL, momentum=0.99)
+    wrapped = PosteriorClassifier(plain, config)
+    found = [wrapped.fit_posterior(each).head.posterior.precision.clone() for each in loaders]
+    assert_close(found[0], found[1], 1e-3)
+
+
+def test_training_the_classifier_inside_makes_the_posterior_stale() -> None:
+    method = small_method("deterministic").eval()
+    model = fit_posterior(method, loader(), config=SMALL)
+    assert isinstance(model, PosteriorClassifier)
+    twin = copy.deepcopy(model)
+    x = digits()[1].tensors[0][:4]
+    method(x)
+    assert not model.needs_posterior  # looked at, not trained
+    method.train()(x)
+    assert model.needs_posterior
+    assert not twin.needs_posterior
+    twin.model.train()(x)
+    assert twin.needs_posterior
 
 
 @pytest.mark.parametrize("momentum", [None, 0.9])

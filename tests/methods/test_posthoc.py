@@ -218,10 +218,10 @@ def test_labels_may_be_an_array_and_other_things_are_refused_by_name() -> None:
         fit_temperature(predictive.logits, y)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_fit_that_ends_at_the_end_of_its_range_says_so() -> None:
+def test_a_fit_that_ends_at_the_largest_temperature_says_so() -> None:
     logits = 5 * torch.eye(3).repeat(10, 1)
     wrong = (torch.arange(30) + 1) % 3
-    assert fit_temperature(Predictive(logits=logits), wrong).is_at_the_end
+    assert fit_temperature(Predictive(logits=logits), wrong).is_at_the_top
     mixed = torch.where(torch.arange(30) < 20, torch.arange(30) % 3, wrong)
-    assert not fit_temperature(Predictive(logits=logits), mixed).is_at_the_end
-    assert not Temperature(value=100.0, variance_slope=1.0).is_at_the_end
+    assert not fit_temperature(Predictive(logits=logits), mixed).is_at_the_top
+    assert not Temperature(value=100.0, variance_slope=1.0).is_at_the_top

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lrformer.core import ConfigError
 from lrformer.recipes import plan_runs, reproduce_table, table_check, table_engine
@@ -63,6 +65,48 @@ def test_a_row_that_is_recorded_as_failed_is_looked_at_again_only_for_a_retry(ma
         with pytest.raises(ConfigError, match="row 'lrsa' cannot be made: it cannot work"):
             reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW, is_retrying=True)
     assert seen == ["lrsa"]
+
+
+def test_one_record_holds_runs_on_images_of_two_sizes(tmp_path, write_photos, monkeypatch):
+    how = dataclasses.replace(HOW, evaluation=dataclasses.replace(HOW.evaluation, num_draws=5))
+    for size in (8, 16):
+        table = small_table(write_photos(tmp_path / "photos"), epochs=1).changed(
+            lambda c, size=size: dataclasses.replace(
+                c, model_overrides={**c.model_overrides, "img_size": size}, root=str(tmp_path / "c")
+            ),
+            {"model": {"img_size": size}},
+        )
+        made = reproduce_table(table, tmp_path / "out", rows=["lrsa"], num_seeds=1, how=how)
+        assert [standing.status for standing in made.standings] == ["finished"]
+    assert len({run.data_digest for run in made.record.runs}) == 2
+
+
+@pytest.fixture
+def write_photos():
+    def write(folder):
+        draw = np.random.default_rng(0)
+        for split in ("train", "test"):
+            for label in range(3):
+                place = folder / split / str(label)
+                place.mkdir(parents=True, exist_ok=True)
+                for number in range(12):
+                    pixels = draw.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+                    if not (place / f"{number}.png").exists():
+                        Image.fromarray(pixels).save(place / f"{number}.png")
+        return folder
+
+    return write
+
+
+def test_a_number_that_a_record_cannot_hold_is_found_in_every_row():
+    table = small_table("cifar10")
+    good, bad = plan_runs(table, num_seeds=1)
+    overrides = {**bad.config.model_overrides, "alpha": float("inf")}
+    bad = dataclasses.replace(
+        bad, config=dataclasses.replace(bad.config, model_overrides=overrides)
+    )
+    with pytest.raises(ConfigError, match="row 'lrsa' has a setting that is not a finite number"):
+        table_check.check_runs([good, bad], (), TableRecord(table="a", data="b"), Path("r.json"))
 
 
 def test_unknown_sets_are_the_same_in_any_order_and_spelling():

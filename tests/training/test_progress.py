@@ -70,8 +70,8 @@ def test_epochs_that_take_minutes_have_lines_of_their_own_and_some_between(
         entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
         display.end_epoch({**entry, "val_accuracy": 0.5, "val_nll": 1.0}, 10 * (epoch + 1))
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in lines if "validation" in line] == ["1/3", "2/3", "3/3"]
-    assert sum("validation" not in line for line in lines) == 9
+    assert [line.split()[1] for line in lines if "  val " in line] == ["1/3", "2/3", "3/3"]
+    assert sum("  val " not in line for line in lines) == 9
 
 
 def test_nothing_is_shown_where_it_is_not_wanted(capsys, monkeypatch) -> None:

@@ -295,6 +295,11 @@ def test_a_run_goes_on_from_another_directory_and_where_its_data_have_moved(tmp_
     moved = small(PLAIN, data="../moved", classes=None, epochs=1)
     assert train(moved, "../run", runtime=QUIET).config == run.config
     assert weights(tmp_path / "run") == before
+    # Another folder with the same training set is not where it has moved to, as long as the first is there.
+    shutil.copytree(tmp_path / "moved", tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"other settings: data is"):
+        train(moved, "../run", runtime=QUIET)
+    shutil.rmtree(tmp_path / "data")
     np.save(tmp_path / "moved" / "train-x.npy", draw.integers(0, 255, (96, 8, 8, 1), np.uint8))
     (tmp_path / "moved" / "train.json").unlink()
     with pytest.raises(ConfigError, match=r"run belongs to a run"):

@@ -124,6 +124,8 @@ def test_what_is_no_picture_is_refused_by_its_kind(run_folder):
     assert isinstance(run, Run)
     with pytest.raises(ConfigError, match="raw is a str; give uint8 images"):
         run.predict("picture.png")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="they must be uint8"):
+        run.predict(DIGITS.x[:2].tolist())  # pyright: ignore[reportArgumentType]
 
 
 def test_weights_and_posterior_lie_in_their_own_files(run_folder):

@@ -172,6 +172,8 @@ def test_a_saved_model_is_trained_on_as_it_is(make, tmp_path):
     for name, value in found.items():
         expected = state[name.removeprefix("backbone.")]
         torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-4)
+    assert set(found) == {f"backbone.{name}" for name in state if not name.startswith("head.")}
+    assert (run.config.backbone.conversion is None) == (make is saved_preset)
     # The run stands by itself, goes on by itself, and is itself a start.
     shutil.rmtree(tmp_path / "kept")
     assert train(config, tmp_path / "run", runtime=QUIET).config == run.config
@@ -179,6 +181,14 @@ def test_a_saved_model_is_trained_on_as_it_is(make, tmp_path):
     assert second.config.backbone == run.config.backbone
     raw = np.zeros((2, 8, 8, 1), np.uint8)
     assert torch.equal(load_run(run.path).predict(raw).logits, run.predict(raw).logits)
+
+
+def test_a_run_that_named_the_model_of_its_saved_start_goes_on_with_it(tmp_path):
+    saved_preset(tmp_path / "kept")
+    named = {"model": "lrformer_digits", "model_overrides": {"depth": 1}}
+    first = train(follow_folder(tmp_path / "kept", **named), tmp_path / "run", runtime=QUIET)
+    again = train(follow_folder(tmp_path / "kept"), tmp_path / "run", runtime=QUIET)
+    assert again.config == first.config
 
 
 def test_what_a_saved_model_cannot_be_used_for_is_said(tmp_path):

@@ -79,7 +79,8 @@ def lrsa_coefficient(
         both = torch.stack([norm_q, norm_k], -1)
         norm_q = torch.linalg.vector_norm(both, dim=-1) * 0.5**0.5
     if length_free:
-        alpha = alpha * num_valid_tokens(x, key_padding_mask).to(wide).sqrt()
+        # A sample that is all padding has no output; the slope of a root at zero would be infinite.
+        alpha = alpha * num_valid_tokens(x, key_padding_mask).clamp_min(1).to(wide).sqrt()
     return alpha / (norm_q * largest + eps)
 
 

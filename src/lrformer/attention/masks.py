@@ -118,8 +118,10 @@ def narrowed(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return an additive mask as `dtype`; only minus infinity is minus infinity, not the smallest number of a wider type."""
     if mask.dtype == dtype:
         return mask
-    smallest = max(torch.finfo(dtype).min, torch.finfo(mask.dtype).min)
-    return mask.clamp_min(smallest).to(dtype).masked_fill(mask == -math.inf, -math.inf)
+    # In 16 bits the smallest number of the other type may be rounded beyond it.
+    wide = mask.to(torch.promote_types(mask.dtype, torch.float32))
+    smallest = max(torch.finfo(dtype).min, torch.finfo(wide.dtype).min)
+    return wide.clamp_min(smallest).to(dtype).masked_fill(mask == -math.inf, -math.inf)
 
 
 def rows_with_a_key(mask: Tensor) -> Bool[Tensor, "*batch n 1"]:

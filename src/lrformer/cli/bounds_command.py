@@ -207,12 +207,16 @@ def print_bounds(report: BoundsReport) -> None:
     console = Console()
     title = f"Lipschitz constants of {report.model}"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("module", no_wrap=True)
+    widest = max(len(row.name) for row in report.rows)
+    table.add_column("module", no_wrap=True, min_width=widest)
     on_balls = () if report.local is None else ("F, on balls",)
     for title in ("F, sound", "max, sound", *on_balls, "printed", "measured >="):
-        table.add_column(title, justify="right", min_width=8, no_wrap=True)
-    # The only column that may shrink; on a narrow screen the record and the verdict have the whole reason.
-    table.add_column("why")
+        table.add_column(title, justify="right", min_width=max(8, len(title)), no_wrap=True)
+    # Two for the space between columns.
+    room = console.width - widest - 10 * len(table.columns) - 2
+    has_room = room >= max(len(row.frobenius.reason) for row in report.rows)
+    if has_room:
+        table.add_column("why", no_wrap=True)
     for row in report.rows:
         table.add_row(
             row.name,
@@ -221,9 +225,13 @@ def print_bounds(report: BoundsReport) -> None:
             *([] if row.local is None else [_figure(row.local)]),
             "" if row.printed is None else _figure(row.printed.value),
             "" if row.measured is None else _figure(row.measured),
-            Text(row.frobenius.reason, no_wrap=True, overflow="ellipsis"),
+            *([Text(row.frobenius.reason)] if has_room else []),
         )
     console.print(table)
+    if not has_room:
+        for reason, names in _by_reason(report).items():
+            console.print(f"{reason}: {', '.join(names)}", markup=False)
+        console.print()
     console.print(report.verdict())
     if report.measured:
         low, high = min(report.measured), max(report.measured)
@@ -240,6 +248,14 @@ def print_bounds(report: BoundsReport) -> None:
         console.print(report.local.verdict())
     for sentence in report.guarantees():
         console.print(f"- {sentence}")
+
+
+def _by_reason(report: BoundsReport) -> dict[str, list[str]]:
+    """Return the modules that have their constants for one reason, by that reason."""
+    found: dict[str, list[str]] = {}
+    for row in report.rows:
+        found.setdefault(row.frobenius.reason, []).append(row.name)
+    return found
 
 
 def _figure(value: float) -> str:

@@ -54,7 +54,8 @@ def _show(measured: "Demo", console: Any) -> None:
 
     num_seeds = measured.rows[0].ours.num_seeds
     table = Table(
-        title=f"Known and unknown digits: mean and 95% interval over {num_seeds} seeds",
+        title="Known and unknown digits: "
+        + (f"mean and 95% interval over {num_seeds} seeds" if num_seeds > 1 else "one seed"),
         title_justify="left",
         caption=f"Unknown digits are found by {SCORES[PLAIN]} ({PLAIN}) and {SCORES[OURS]} ({OURS}).",
         caption_justify="left",

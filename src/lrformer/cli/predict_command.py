@@ -164,18 +164,25 @@ def _write_table(rows: "Iterable[FilePrediction]", width: int) -> Lines:
     yield f"{'file':<{width}}  {'class':<{WIDEST_CLASS}}  {'prob':>6}  {'uncertainty':>11}  known\n"
     from lrformer.data.file_split import in_one_line
 
+    is_cut = sys.stdout.isatty()
     for row in rows:
-        name = in_one_line(row.file)
-        file = name if len(name) <= width else f"…{name[-(width - 1) :]}"
+        file = _fit(in_one_line(row.file), width, is_cut=is_cut)
         if row.error is not None:
-            yield f"{file:<{width}}  error: {row.error}\n"
+            yield f"{file}  error: {row.error}\n"
             continue
-        label = (row.label or "")[:WIDEST_CLASS]
+        label = _fit(row.label or "", WIDEST_CLASS, is_cut=is_cut)
         known = "yes" if row.is_in_distribution else "NO"
-        yield (
-            f"{file:<{width}}  {label:<{WIDEST_CLASS}}  {row.probability:>6.3f}  "
-            f"{row.uncertainty:>11.4g}  {known}\n"
-        )
+        yield (f"{file}  {label}  {row.probability:>6.3f}  {row.uncertainty:>11.4g}  {known}\n")
+
+
+def _fit(text: str, width: int, *, is_cut: bool) -> str:
+    """Return `text` over `width` columns of a screen; of what is longer the end is kept, and elsewhere all of it."""
+    from rich.cells import cell_len
+
+    if is_cut:
+        while cell_len(text) > width:
+            text = f"…{text.removeprefix('…')[1:]}"
+    return text + " " * (width - cell_len(text))
 
 
 WRITERS: "dict[str, Callable[[Iterable[FilePrediction], int], Lines]]" = {

@@ -106,7 +106,7 @@ def _gallery(
             truth=None if labels is None else predictions.class_name(int(labels[row])),
             probability=float(predictions.confidence[row]),
             uncertainty=float(predictions.uncertainty()[row]),
-            file=None if split.files is None else Path(split.files[int(row)]).name,
+            file=None if split.files is None else "/".join(Path(split.files[int(row)]).parts[-2:]),
         )
         for row in rows
     )

@@ -73,10 +73,10 @@ def _own_data(config: RunConfig) -> str:
 
 
 def _check_own(config: RunConfig, place: str, *, root: str | Path | None) -> None:
-    """Raise where `place` has other training data than the run saw: what else is there is then not its own either."""
-    if config.data_digest is None or "train" not in list_splits(
-        place, root=root or config.train.root
-    ):
+    """Raise where a folder has other training data than the run saw: what else is there is then not its own either."""
+    if config.data_digest is None or place in DATASETS:
+        return
+    if "train" not in list_splits(place, root=root or config.train.root):
         return
     found = _load(config, place, "train", root=root).digest
     if found not in (None, config.data_digest):
@@ -118,12 +118,26 @@ def load_ood_split(
     """
     if spec == OTHER_CLASSES:
         return OTHER_CLASSES, _load_other_classes(config, root=root)
+    check_unknown(config.train.data, spec)
     place, split = parse_place(spec)
     if split is None:
         names = list_splits(place, root=root or config.train.root)
         split = next((name for name in ("test", "val") if name in names), names[0])
     loaded = _load(config, place, split, root=root)
     return ood_name(spec), loaded
+
+
+def check_unknown(data: str, spec: str) -> None:
+    """Raise where an unknown set is named that is part of the data which a run was trained on."""
+    place, split = parse_place(spec)
+    folders = [Path(name).expanduser() for name in (data, place)]
+    is_one = all(folder.is_dir() for folder in folders) and folders[0].samefile(folders[1])
+    is_own = place == data if place in DATASETS or data in DATASETS else is_one
+    if is_own and not (split or "").startswith(OOD_PREFIX):
+        raise ConfigError(
+            f"'{spec}' is what the run was trained on, and not unknown to it; its unknown sets are {place}:{OOD_PREFIX}NAME, "
+            f"where it has any, and the classes that were left out are '{OTHER_CLASSES}'."
+        )
 
 
 def ood_name(spec: str) -> str:

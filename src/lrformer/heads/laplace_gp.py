@@ -135,13 +135,9 @@ class RandomFeaturePosterior(nn.Module):
         self.random_features.input_scale.mul_(factor)
         self.posterior.reset()
 
-    def reset(self, *, is_frozen: bool = False) -> None:
-        """Forget the precision; call at the start of an epoch, unless there is a `momentum`.
-
-        Args:
-            is_frozen: whether the weights stay as they are until `refresh`, see `LaplacePosterior.reset`.
-        """
-        self.posterior.reset(is_frozen=is_frozen)
+    def reset(self) -> None:
+        """Forget the precision; call at the start of an epoch, unless there is a `momentum`."""
+        self.posterior.reset()
 
     def refresh(self) -> None:
         """Recompute the covariance from the precision; call before an evaluation."""

@@ -1,6 +1,8 @@
 """The Laplace posterior of a model that is linear in its features: a precision matrix and its inverse."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -64,6 +66,7 @@ class LaplacePosterior(nn.Module):
         self.register_buffer("fitted", torch.tensor(0, dtype=torch.uint8))
         # A mirror of `fitted`: reading the buffer at every prediction would wait for the GPU.
         self._is_fitted = False
+        self._seen_version = -1
         # How many examples a pass with frozen weights has seen so far; None outside of one.
         self._num_in_pass: int | None = None
         # Not a buffer: DistributedDataParallel overwrites buffers with those of process 0.
@@ -74,27 +77,46 @@ class LaplacePosterior(nn.Module):
     @property
     def is_fitted(self) -> bool:
         """Whether the covariance belongs to the present precision."""
+        if not self._is_mirrored:
+            self._mirror(is_fitted=bool(self.fitted))
         return self._is_fitted
 
-    @torch.no_grad()
-    def reset(self, *, is_frozen: bool = False) -> None:
-        """Forget the data; called at the start of every epoch, unless there is a `momentum`.
+    @property
+    def _is_mirrored(self) -> bool:
+        """Whether nobody has written to the buffer since it was mirrored: averages of weights copy it in place."""
+        return not self.fitted.is_inference() and self.fitted._version == self._seen_version
 
-        Args:
-            is_frozen: whether the weights stay as they are until `refresh`. With `momentum` all examples up to there
-                count alike: there are no older weights to forget, and the average does not depend on the batches.
-        """
-        self._num_in_pass = 0 if is_frozen else None
+    def _mirror(self, *, is_fitted: bool) -> None:
+        self._is_fitted = is_fitted
+        self._seen_version = -1 if self.fitted.is_inference() else self.fitted._version
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Forget the data; called at the start of every epoch, unless there is a `momentum`."""
         self.precision.zero_()
         self._forget_own()
         self.mark_stale()
 
+    @contextmanager
+    def frozen_pass(self) -> Iterator[None]:
+        """Forget the data, and let all that is added inside the block count alike: the weights stay as they are.
+
+        It matters with `momentum` alone: there are no older weights to forget, and the average does not depend on the
+        batches. After the block it is a moving average again.
+        """
+        self.reset()
+        self._num_in_pass = 0
+        try:
+            yield
+        finally:
+            self._num_in_pass = None
+
     @torch.no_grad()
     def mark_stale(self) -> None:
         """Declare that the weights or the precision have changed since the last `refresh`."""
-        if self._is_fitted:
+        if self._is_fitted or not self._is_mirrored:
             self.fitted.zero_()
-        self._is_fitted = False
+        self._mirror(is_fitted=False)
 
     @torch.no_grad()
     def update(self, phi: Float[Tensor, "b f"], logits: Float[Tensor, "b c"] | None = None) -> None:
@@ -157,8 +179,7 @@ class LaplacePosterior(nn.Module):
         inverse = torch.linalg.solve_triangular(cholesky, identity, upper=False)
         self.root.copy_(inverse * math.sqrt(self.ridge))
         self.fitted.fill_(1)
-        self._is_fitted = True
-        self._num_in_pass = None
+        self._mirror(is_fitted=True)
 
     def _merge_processes(self) -> None:
         """Bring what every process has seen by itself into the precision, the same in all of them."""
@@ -185,7 +206,7 @@ class LaplacePosterior(nn.Module):
         Raises:
             NotFittedError: when the covariance was never computed or is stale.
         """
-        if not self._is_fitted:
+        if not self.is_fitted:
             raise NotFittedError(
                 "the posterior is not fitted, or older than the weights: call refresh() after an "
                 "epoch of training, or fit_posterior(model, loader)."
@@ -213,4 +234,4 @@ def _read_loaded_state(posterior: nn.Module, _: object) -> None:
     """Bring what is not a buffer in line with the buffers that were loaded."""
     assert isinstance(posterior, LaplacePosterior)
     posterior._forget_own()
-    posterior._is_fitted = bool(posterior.fitted)
+    posterior._mirror(is_fitted=bool(posterior.fitted))

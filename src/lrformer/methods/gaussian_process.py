@@ -120,8 +120,7 @@ class GaussianProcessMethod(BackboneMethod):
         # A fixed seed: a posterior is a function of the weights and the data.
         generator = make_generator(0, device)
         kept: list[Tensor] = []
-        with evaluating(self):
-            self.gp.reset(is_frozen=True)
+        with evaluating(self), self.gp.posterior.frozen_pass():
             for x in inputs(loader, device):
                 features = self.posterior_features(x, generator)
                 self.gp.update(features)

@@ -12,8 +12,6 @@ from lrformer.core import ConfigError
 from lrformer.heads import Predictive
 
 _LOG_TEMPERATURE_RANGE = (math.log(1e-2), math.log(1e2))
-# As near to an end of the range as a search leaves it.
-_AT_THE_END = 1e-3
 # Of slope times mean variance; beyond the last the temperature is as good as proportional to the deviation.
 _SLOPES = tuple(2.0**power for power in range(-4, 7))
 # By which a slope has to lower the summed loss: half of the 95% point of chi-square with one degree of freedom.
@@ -44,11 +42,9 @@ class Temperature:
             )
 
     @property
-    def is_at_the_end(self) -> bool:
-        """Whether a fit ended at an end of its range, so that the data asked for more than one number can give."""
-        low, high = _LOG_TEMPERATURE_RANGE
-        place = math.log(self.value)
-        return not (self.variance_slope or low + _AT_THE_END < place < high - _AT_THE_END)
+    def is_at_the_top(self) -> bool:
+        """Whether a fit ended at the largest temperature, where a model is told to be sure of nothing."""
+        return not self.variance_slope and math.log(self.value) > _LOG_TEMPERATURE_RANGE[1] - 1e-3
 
     def __call__(self, predictive: Predictive) -> Predictive:
         """Return the prediction with logits and samples divided, and the variance by the square of `value`.
@@ -93,8 +89,10 @@ def fit_temperature(
             where the likelihood would not tell it from none.
     """
     _check_predictive(validation)
+    if not isinstance(y, Tensor | np.ndarray):
+        raise ConfigError(f"y is a {type(y).__name__}; give a tensor or an array of class indices.")
     y = torch.as_tensor(y, device=validation.logits.device)
-    if y.ndim != 1 or y.is_floating_point():
+    if y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
         raise ConfigError(
             f"y is {y.dtype} of shape {tuple(y.shape)}; it must hold a class index for each prediction."
         )

@@ -1,6 +1,7 @@
 """Soft spectral normalization: a layer's operator norm is held under a bound, and left alone below it."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -90,7 +91,7 @@ class SoftSpectralNorm(nn.Module):
             self.iterate(weight, self.num_iterations)
             self._kept = None
             return self.normalize(weight)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_transformed():
             return self.normalize(weight)
         identity = (weight.data_ptr(), weight._version, self.left._version, weight.dtype)
         if self._kept is None or self._kept[0] != identity:
@@ -106,6 +107,12 @@ class SoftSpectralNorm(nn.Module):
     def _apply(self, fn, recurse=True):
         self._kept = None
         return super()._apply(fn, recurse)
+
+
+def _is_transformed() -> bool:
+    """Return whether a transform of `torch.func` is at work, whose tensors mean nothing outside of it."""
+    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return functorch.peek_interpreter_stack() is not None
 
 
 class LinearSpectralNorm(SoftSpectralNorm):

@@ -10,12 +10,14 @@ from lrformer.data import DATASETS, list_splits, load_dataset
 from lrformer.evaluation.run_data import (
     OTHER_CLASSES,
     check_other_classes,
+    check_unknown,
     ood_name,
     parse_place,
 )
 from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_run import PlannedRun
 from lrformer.training import TrainConfig
+from lrformer.training.backbone import file_image_size
 from lrformer.training.running import check_run
 
 
@@ -25,7 +27,7 @@ def check_runs(
     """Build every row once, and open everything that will be needed.
 
     Args:
-        due: the runs that are not finished.
+        due: the runs that will be begun.
         path: of the record.
 
     Raises:
@@ -36,17 +38,27 @@ def check_runs(
     for run in due:
         _check_written(run)
     _check_unknown(due[0].config, ood)
-    known = {entry.data_digest for entry in record.runs if entry.data_digest is not None}
     for run in {run.row.name: run for run in reversed(due)}.values():
         try:
             split = check_run(run.config)
         except LRFormerError as error:
             raise ConfigError(f"row '{run.row.name}' cannot be made: {error}") from error
+        # Images that were prepared otherwise are other arrays.
+        known = {
+            entry.data_digest
+            for entry in record.runs
+            if entry.data_digest is not None
+            and _preparation(entry.config) == _preparation(run.config)
+        }
         if known and split.digest is not None and split.digest not in known:
             raise ConfigError(
                 f"{path} has runs on other data than those of {run.config.data} now: their digest is "
                 f"{', '.join(sorted(known))} there and {split.digest} here. Put the data back, or choose another record."
             )
+
+
+def _preparation(config: TrainConfig) -> tuple[int | None, int | None]:
+    return file_image_size(config), config.channels
 
 
 def _check_written(run: PlannedRun) -> None:
@@ -64,6 +76,7 @@ def _check_unknown(config: TrainConfig, ood: tuple[str, ...]) -> None:
         if spec == OTHER_CLASSES:
             check_other_classes(config)
             continue
+        check_unknown(config.data, spec)
         place, split = parse_place(spec)
         names = list_splits(place, root=config.root)
         if split is not None and split not in names:

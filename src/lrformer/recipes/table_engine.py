@@ -171,9 +171,10 @@ def reproduce_table(
         check_writable(path)
         with sole_writer(path):
             pass  # raises now where the lock cannot be taken, and not after a training
-        over = {"finished"} if is_retrying else {"finished", "failed"}
+        # What was begun has been looked at, and may need nothing any more of what it began with.
+        wanted = {"missing", "failed"} if is_retrying else {"missing"}
         standings = look_up(table, plan, record, out, how.ood)
-        due = [standing.run for standing in standings if standing.status not in over]
+        due = [standing.run for standing in standings if standing.status in wanted]
         check_runs(due, how.ood, record, path)
         with TimeLimit(time_limit) as limit:
             work = _Work(

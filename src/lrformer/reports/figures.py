@@ -11,6 +11,9 @@ from lrformer.metrics.calibration import DEFAULT_NUM_BINS
 from lrformer.reports.inline_svg import FAINT, INK, SERIES, drawing, finish, legend_above, to_svg
 
 MOST_POINTS = 400
+# Sets in a legend that lies on the curves.
+MOST_INSIDE = 3
+LINE_STYLES = ("-", "--", ":", "-.")
 NUM_HISTOGRAM_BINS = 40
 # Among the first few samples one mistake is a rate of 100%, which would flatten all the rest of the curve.
 LEAST_COVERAGE = 0.1
@@ -68,15 +71,20 @@ def histogram_figure(inside: Predictions, outside: Predictions, *, name: str, sc
 def roc_figure(inside: Predictions, ood: Mapping[str, Predictions], *, score: str) -> str:
     """Return the ROC curves of one score, one line for each unknown set."""
     with drawing("roc") as (figure, axes):
-        for (name, outside), color in zip(ood.items(), _cycle(len(ood)), strict=True):
+        for number, (name, outside) in enumerate(ood.items()):
+            color = SERIES[number % len(SERIES)]
+            style = LINE_STYLES[number // len(SERIES) % len(LINE_STYLES)]
             known, unknown = inside.uncertainty(score), outside.uncertainty(score)
             curve = roc_curve(known, unknown)
             fpr, tpr = thin(np.asarray(curve.fpr), np.asarray(curve.tpr))
             label = f"{_short(name)} ({auroc(known, unknown):.3f})"
-            axes.plot(fpr, tpr, color=color, label=label)
-        axes.plot([0, 1], [0, 1], "--", color=FAINT, linewidth=1)
+            axes.plot(fpr, tpr, style, color=color, label=label)
+        axes.plot([0, 1], [0, 1], "--", color=INK, linewidth=1)
         axes.set(xlim=(0, 1), ylim=(0, 1.01))
-        axes.legend(loc="lower right", title="set (AUROC)")
+        if len(ood) <= MOST_INSIDE:
+            axes.legend(loc="lower right", title="set (AUROC)")
+        else:
+            legend_above(axes, columns=2)
         finish(axes, x="known images flagged", y="unknown images caught")
         return to_svg(figure, label="ROC curves")
 
@@ -146,6 +154,8 @@ def _cycle(number: int) -> list[str]:
 
 
 def _short(name: str, *, most: int = 24) -> str:
-    shown = name if len(name) <= most else f"{name[: most - 1]}…"
+    # Names that come together often begin alike.
+    half = most // 2
+    shown = name if len(name) <= most else f"{name[: half - 1]}…{name[-(most - half) :]}"
     # Matplotlib leaves out of a legend what begins with an underscore; after a space of no width it does not.
     return f"\u200b{shown}" if shown.startswith("_") else shown

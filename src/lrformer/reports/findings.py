@@ -56,7 +56,9 @@ def _calibration(scores: Scores) -> str:
     if abs(gap) < SMALL_GAP:
         verdict = "about as sure as it is right"
     else:
-        verdict = f"{'surer' if gap > 0 else 'less sure'} than it is right by {abs(gap):.1%}"
+        verdict = (
+            f"{'surer' if gap > 0 else 'less sure'} than it is right by {100 * abs(gap):.1f} points"
+        )
     rate = write_value("overconfidence_rate", scores("overconfidence_rate"))
     return (
         f"Its mean confidence is {write_value('overconfidence_mean_confidence', sure)}: on average it is "

@@ -55,7 +55,11 @@ details { margin: 12px 0; } summary { cursor: pointer; }
 dl { margin: 8px 0; } dt { font-weight: 600; margin-top: 8px; } dd { margin: 0; color: var(--soft); max-width: 85ch; }
 code { font-size: .88em; overflow-wrap: anywhere; }
 @media (max-width: 480px) { .images { grid-template-columns: repeat(3, 1fr); gap: 8px; } .images figure { padding: 6px; } }
-@media print { .figures, .images { break-inside: avoid; } }
+@media print {
+  figure, tr, .tile { break-inside: avoid; } h2, h3, h3 + p { break-after: avoid; }
+  .wide { overflow: visible; } table { font-size: .72rem; } th, td { padding: 6px; }
+  th, td.number, th.number { white-space: normal; } td:first-child { min-width: 0; }
+}
 """
 
 

@@ -59,7 +59,7 @@ def score_table(scores: Scores, *, dataset: str) -> str:
     """Return the metrics that rank by a score on one set, one row for each score."""
     chosen = [scores.select(dataset=dataset, score=score) for score in scores.given_scores]
     names = list(dict.fromkeys(name for metrics in chosen for name in metrics))
-    header = ["score", *map(title_with_arrow, names)]
+    header = ["score", *map(_head, names)]
     rows = []
     for score, metrics in zip(scores.given_scores, chosen, strict=True):
         mark = " <em>default</em>" if score == scores.default_score else ""
@@ -79,7 +79,7 @@ def corrupted_table(scores: Scores) -> str:
     """Return the corrupted sets, their mean first."""
     columns = ("accuracy", "nll", "ece_equal_width", "overconfidence_rate", "aurc", "auroc")
     return _set_table(scores, "mean", columns) + (
-        "<details><summary>Every corrupted set</summary>"
+        "<p>AUROC: how often a corrupted image looks less certain than a clean one.</p><details><summary>Every corrupted set</summary>"
         f"{_set_table(scores, 'corrupted', columns)}</details>"
     )
 
@@ -91,7 +91,12 @@ def _set_table(scores: Scores, role: str, columns: Sequence[str]) -> str:
         about = f'<small class="meaning">{entry.num_samples:,} samples</small>'
         title = f"<strong>{escape(entry.name)}</strong>{about}"
         rows.append((title, *(metric_cell(metrics.get(name)) for name in columns)))
-    return table(["set", *map(title_with_arrow, columns)], rows)
+    return table(["set", *map(_head, columns)], rows)
+
+
+def _head(name: str) -> str:
+    """Return the title of a metric that says what it is where a pointer rests on it."""
+    return f'<span title="{escape(words_of(name).meaning, quote=True)}">{title_with_arrow(name)}</span>'
 
 
 def _of_default_score(scores: Scores | SeedScores, dataset: str) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def draw_two_moons(
         lower.set_xlabel(panel.caption, fontsize=10)
         if column == 0:
             upper.set_ylabel("probability", fontsize=11)
-            lower.set_ylabel("uncertainty", fontsize=11)
+            # The colors are the paper's, and yellow is the lower end of what the panel shows.
+            lower.set_ylabel("uncertainty\nyellow: sure, blue: unsure", fontsize=11)
     for path in save:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=DPI, metadata=_without_date(path))

@@ -1,5 +1,6 @@
 """What every metric and score is called, how its values are written, and what it means, in plain words."""
 
+import math
 from dataclasses import dataclass
 
 from lrformer.evaluation.scores import direction
@@ -21,8 +22,8 @@ WORDS = {
     "ece_equal_width": MetricWords(title="ECE", meaning="how far confidence is from accuracy, over bins of equal width"),
     "ece_equal_mass": MetricWords(title="ECE, equal mass", meaning="the same over bins that hold equally many samples"),
     "ece_class_wise": MetricWords(title="ECE, class-wise", meaning="the same for the probability of every class, averaged"),
-    "overconfidence_rate": MetricWords(title="Overconfident", meaning="wrong with a probability above the threshold, of all samples", is_percent=True),
-    "overconfidence_rate_when_wrong": MetricWords(title="Overconfident when wrong", meaning="wrong with a probability above the threshold, of the wrong ones", is_percent=True),
+    "overconfidence_rate": MetricWords(title="Overconfident", meaning="wrong with a probability above 0.9, or what was chosen, of all samples", is_percent=True),
+    "overconfidence_rate_when_wrong": MetricWords(title="Overconfident when wrong", meaning="wrong with a probability above 0.9, or what was chosen, of the wrong ones", is_percent=True),
     "overconfidence_mean_confidence_when_wrong": MetricWords(title="Confidence when wrong", meaning="mean largest probability of the wrong ones", is_percent=True),
     "overconfidence_mean_confidence": MetricWords(title="Mean confidence", meaning="mean largest probability of all samples", is_percent=True),
     "logit_norm": MetricWords(title="Norm of the logits", meaning="mean length of the logit vector, the lever of overconfidence"),
@@ -44,6 +45,8 @@ SCORE_WORDS = {
     "kernel_distance": "distance to the nearest class in feature space",
 }
 
+# Of metrics that can be above 1.
+LARGEST = {"nll": math.inf, "logit_norm": math.inf, "brier": 2.0}
 ARROWS = {1: "↑", -1: "↓", 0: ""}
 
 
@@ -75,6 +78,8 @@ def write_interval(name: str, low: float | None, high: float | None) -> str:
     """Return an interval as a person reads it, or nothing where there is none."""
     if low is None or high is None:
         return ""
+    # An interval over two or three seeds can be wider than the metric.
+    low, high = max(low, 0.0), min(high, LARGEST.get(name, 1.0))
     if words_of(name).is_percent:
         return f"{100 * low:.1f}\u2013{100 * high:.1f}%"
     return f"{low:.3f}\u2013{high:.3f}" if abs(high) < 10 else f"{low:.4g}\u2013{high:.4g}"

@@ -94,8 +94,10 @@ def describe_change(name: str, before: Any, now: Any) -> str:
 def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] | None:
     """Return a setting in which two runs differ, with both values, or None."""
     before, now = _flat(to_record(there)), _flat(to_record(here))
-    # The same to the byte are the same wherever they lie.
-    moved = {"train.data"} if there.data_digest == here.data_digest is not None else set()
+    # What is gone from where it was, and is there to the byte elsewhere, has moved.
+    is_gone = not Path(there.train.data).expanduser().is_dir()
+    is_alike = there.data_digest == here.data_digest is not None
+    moved = {"train.data"} if is_gone and is_alike else set()
     # What the user wrote first, what followed from it after.
     names = sorted(
         {*before, *now} - MOVABLE - moved,

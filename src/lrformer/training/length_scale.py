@@ -91,10 +91,10 @@ def choose_length_scale(
     for factor in FACTORS:
         tried = copy.deepcopy(gp)
         tried.stretch(factor)
-        tried.reset(is_frozen=True)
-        for part in own.split(FEATURES_AT_ONCE):
-            tried.update(part)
-        tried.refresh()
+        with tried.posterior.frozen_pass():
+            for part in own.split(FEATURES_AT_ONCE):
+                tried.update(part)
+            tried.refresh()
         scores = _scores(tried, inside)
         found[factor] = fmean(
             detection_metrics(scores, _scores(tried, other)).aupr_ood_positive for other in outside

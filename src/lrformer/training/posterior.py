@@ -14,6 +14,7 @@ from lrformer.core.processes import gather_rows
 from lrformer.heads import (
     DistanceReport,
     FittedGP,
+    LaplacePosterior,
     LinearHead,
     Predictive,
     RandomFeatureGP,
@@ -67,6 +68,17 @@ def fit_posterior(
     return PosteriorClassifier(model, config).fit_posterior(loader)
 
 
+class _StaleAfterTraining:
+    """Marks a posterior as stale when its model is called in training mode, by whomever; copied along with both."""
+
+    def __init__(self, posterior: LaplacePosterior) -> None:
+        self.posterior = posterior
+
+    def __call__(self, model: nn.Module, _: object) -> None:
+        if model.training:
+            self.posterior.mark_stale()
+
+
 class PosteriorClassifier(nn.Module):
     """A trained classifier whose logits are shrunk by the variance of a posterior on its features.
 
@@ -85,6 +97,7 @@ class PosteriorClassifier(nn.Module):
             config or RandomFeatureGPConfig(feature_scale="calibrate"),
         ).to(classifier.weight.device)
         self.distance: DistanceReport | None = None
+        model.register_forward_pre_hook(_StaleAfterTraining(self.head.posterior))
         self.train(model.training)
 
     @property
@@ -94,8 +107,6 @@ class PosteriorClassifier(nn.Module):
 
     def forward(self, x: Inputs) -> Float[Tensor, "b c"]:
         """Return the logits of the classifier; in training mode the posterior becomes stale."""
-        if self.training:
-            self.head.posterior.mark_stale()
         return self._features_and_logits(x)[1]
 
     def _features_and_logits(self, x: Inputs, *, is_checked: bool = False) -> tuple[Tensor, Tensor]:
@@ -123,11 +134,11 @@ class PosteriorClassifier(nn.Module):
             self.head.share_features()
             if self.head.config.feature_scale == "calibrate":
                 self.head.calibrate(kept)
-            self.head.reset(is_frozen=True)
-            for x in _model_inputs(loader, device):
-                features, logits = self._features_and_logits(x)
-                self.head.posterior.update(self.head.random_features(features), logits)
-            self.head.refresh()
+            with self.head.posterior.frozen_pass():
+                for x in _model_inputs(loader, device):
+                    features, logits = self._features_and_logits(x)
+                    self.head.posterior.update(self.head.random_features(features), logits)
+                self.head.refresh()
             self.distance = distance_report(self.head, kept, generator=make_generator(0, device))
         return self
 
@@ -201,11 +212,11 @@ def _fit_head(model: nn.Module, head: RandomFeatureGP | FittedGP, loader: Loader
             kept.append(features.float())
 
     with evaluating(model):
-        head.reset(is_frozen=True)
-        with _watched(head, update):
-            for x in _model_inputs(loader, device):
-                _call(model, x)
-        head.refresh()
+        with head.posterior.frozen_pass():
+            with _watched(head, update):
+                for x in _model_inputs(loader, device):
+                    _call(model, x)
+            head.refresh()
         distance_report(head, gather_rows(kept, device), generator=make_generator(0, device))
 
 

@@ -63,7 +63,7 @@ class Display:
         if not self.is_shown:
             return
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(text, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the display
 
@@ -97,7 +97,7 @@ class Display:
         text = f"{self._title(entry['stage'], entry['epoch'])}  loss {entry['loss']:.4f}"
         text += _percent(entry.get("accuracy"))
         if "val_accuracy" in entry:
-            text += f"  validation {entry['val_accuracy']:.2%} nll {entry['val_nll']:.4f}"
+            text += f"  val {entry['val_accuracy']:.2%} nll {entry['val_nll']:.4f}"
         text += f"  {entry['images_per_second']:,.0f} images/s"
         now = time.monotonic()
         is_last = entry["epoch"] + 1 == self.num_epochs

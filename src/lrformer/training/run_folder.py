@@ -150,12 +150,16 @@ class Run:
         Of an image that is not square the center is taken, as `lrformer predict` takes it of a file.
         """
         # A copy of an array: that of a picture is read-only, and torch cannot express that.
-        if not isinstance(raw, Tensor | np.ndarray):
-            raise ConfigError(
-                f"raw is a {type(raw).__name__}; give uint8 images or points as a tensor or an array (files are read by "
-                "lrformer.evaluation.predict_files)."
-            )
-        tensor = raw if isinstance(raw, Tensor) else torch.from_numpy(np.array(raw))
+        if isinstance(raw, Tensor):
+            tensor = raw
+        else:
+            array = np.array(raw)
+            if array.dtype.kind not in "biuf":
+                raise ConfigError(
+                    f"raw is a {type(raw).__name__}; give uint8 images or points as a tensor or an array (files are read by "
+                    "lrformer.evaluation.predict_files)."
+                )
+            tensor = torch.from_numpy(array)
         return prepare_inputs(tensor.to(self.device), self.config)
 
     def predict(

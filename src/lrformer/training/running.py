@@ -105,7 +105,7 @@ def train(
         source = None
     config = with_whole_path(config)
     known = run_in_place_of_start(config, source or folder)
-    config = take_model_of_start(config, known)
+    config = take_model_of_start(config, known, folder=source or folder)
     accelerator = start_accelerator(runtime.device)
     with accelerator.main_process_first():
         train_split, val_split = load_splits(config)
@@ -251,7 +251,7 @@ def _finish(training: Training, source: Path | None) -> None:
     )
     if accelerator.is_main_process:
         calibrated = as_temperature(decision)(predictive)
-        if as_temperature(decision).is_at_the_end:
+        if as_temperature(decision).is_at_the_top:
             training.display.say(
                 f"warning: the temperature is {decision.temperature:.3g}, the end of its range: by its {len(labels):,} "
                 "validation samples the model is best told to be sure of nothing. Give it more data (--val-fraction), or "

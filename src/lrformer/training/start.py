@@ -53,7 +53,9 @@ def run_in_place_of_start(config: TrainConfig, folder: Path) -> RunConfig | None
     return there if is_same or (there.train.start == start and not is_timm_name(start)) else None
 
 
-def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> TrainConfig:
+def take_model_of_start(
+    config: TrainConfig, known: RunConfig | None = None, *, folder: Path | None = None
+) -> TrainConfig:
     """Return `config` with the model of the folder that it starts from, where it leaves the model open.
 
     Of a run of one of our models the settings are taken, and what `config` sets wins. A model of timm and what
@@ -61,6 +63,7 @@ def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> 
 
     Args:
         known: what `run_in_place_of_start` returned.
+        folder: of the run. One that was begun when a saved model had to be named keeps the model that it has.
     """
     if known is not None:
         config = dataclasses.replace(config, start=known.train.start)
@@ -74,6 +77,10 @@ def take_model_of_start(config: TrainConfig, known: RunConfig | None = None) -> 
     if config.model != "auto":
         return config
     there = read_start(Path(config.start or "")) if known is None else known
+    if there.train is None and folder is not None and is_run(folder):
+        before = read_run_config(folder)
+        if before.train.start == config.start and before.train.model in PRESETS:
+            there = before
     if there.train is not None and there.train.model in PRESETS:
         settings = dict(there.train.model_overrides)
         size = config.image_size

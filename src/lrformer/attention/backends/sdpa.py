@@ -143,8 +143,8 @@ def squared_distance(
 
 
 def kernel_dtype(v: Tensor) -> torch.dtype:
-    """Return the dtype in which the fused kernel will run: autocast narrows what it is given."""
-    if torch.is_autocast_enabled(v.device.type):
+    """Return the dtype in which the fused kernel will run: autocast narrows what it is given, but for float64."""
+    if v.dtype != torch.float64 and torch.is_autocast_enabled(v.device.type):
         return torch.get_autocast_dtype(v.device.type)
     return v.dtype
 
