@@ -100,3 +100,18 @@ def test_a_picture_that_cannot_be_written_is_refused_before_measuring(monkeypatc
     with pytest.raises(SystemExit):
         main()
     assert "must end in .png, .svg or .pdf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["reproduce"], ["bench"]])
+def test_every_command_is_listed_with_a_whole_line(words):
+    shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).output
+    commands = shown.partition("Commands:")[2].split("\n")[1:]
+    assert len([line for line in commands if line.strip()]) >= 3
+    assert "..." not in shown
+
+
+def test_no_option_is_cut_on_a_narrow_screen():
+    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "60"}).output
+    for option in ("--label-smoothing", "--validate-every", "--no-pretrained", "deep_ensemble"):
+        assert option in shown
+    assert "…" not in shown

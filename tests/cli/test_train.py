@@ -123,6 +123,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_two(
 
 def test_help_shows_the_defaults_of_the_config_and_an_example():
     shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
+    options = {text.split()[0]: " ".join(text.split()) for text in re.split(r"\n  (?=--)", shown)}
     assert "lrformer train digits" in shown
     assert all(re.search(rf"\b{name}\b", shown) for name in METHODS)
     defaults = {
@@ -131,11 +132,9 @@ def test_help_shows_the_defaults_of_the_config_and_an_example():
         for field in dataclasses.fields(config)
     }
     for name in ("epochs", "lr", "weight_decay", "clip_norm", "accumulate"):
-        flag = f"--{name.replace('_', '-')} "
-        line = next(line for line in shown.splitlines() if flag in line)
-        assert f"[default: ({defaults[name]})]" in line
+        assert f"[default: ({defaults[name]})]" in options[f"--{name.replace('_', '-')}"]
     for name in ("method", "loss", "label_smoothing", "val_fraction"):
-        assert f"[default: ({defaults[name]})]" in shown
-    batch_line = next(line for line in shown.splitlines() if "--batch-size" in line)
-    assert f"[default: ({LARGEST_DEFAULT_BATCH}, less on fewer than 4,096 images" in batch_line
+        assert f"[default: ({defaults[name]})]" in " ".join(options.values())
+    words = f"[default: ({LARGEST_DEFAULT_BATCH}, less on fewer than 4,096 images"
+    assert words in options["--batch-size"]
     assert default_batch_size(4096) == LARGEST_DEFAULT_BATCH > default_batch_size(4095)

@@ -26,7 +26,7 @@ SecondsOption = Annotated[float, typer.Option(help="About how long each figure i
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
-@app.command("attention")
+@app.command("attention", short_help="LRSA beside torch's fused attention.")
 def attention(
     shapes: Annotated[
         list[str] | None,
@@ -128,7 +128,7 @@ ModelBackendsOption = Annotated[
 ]
 
 
-@app.command("training")
+@app.command("training", short_help="Training steps of a ViT-S/16 beside timm's.")
 def training(
     batch: Annotated[
         int | None, typer.Option(help="Images of a step.", show_default="512 on a GPU, 2 on a CPU")
@@ -167,7 +167,7 @@ def training(
     show_models(record, out, _console())
 
 
-@app.command("inference")
+@app.command("inference", short_help="Forward passes of a ViT-S/16 beside timm's.")
 def inference(
     batch: Annotated[
         list[str] | None,

@@ -28,7 +28,8 @@ app = typer.Typer(
     help="Transformers that know when they don't know.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 
@@ -48,16 +49,27 @@ def _root(
     """Transformers that know when they don't know."""
 
 
-app.command("demo")(demo_command.demo)
-app.command("models")(models_command.models)
-app.command("train", epilog=train_command.EPILOG)(train_command.train)
-app.command("refit")(refit_command.refit)
-app.command("evaluate")(evaluate_command.evaluate)
-app.command("predict")(predict_command.predict)
-app.command("report")(report_command.report)
-app.command("bounds")(bounds_command.bounds)
-app.add_typer(reproduce_command.app, name="reproduce")
-app.add_typer(bench_command.app, name="bench")
+# One line each in the list of commands; the rest is in their own help.
+app.command("demo", short_help="Train both models on digits, in two minutes.")(demo_command.demo)
+app.command("models", short_help="List the models that have a name.")(models_command.models)
+app.command(
+    "train",
+    short_help="Train a model; the same command resumes it.",
+    epilog=train_command.EPILOG,
+)(train_command.train)
+app.command("refit", short_help="Fit the posterior of a run anew.")(refit_command.refit)
+app.command("evaluate", short_help="Measure a run, and write its report.")(
+    evaluate_command.evaluate
+)
+app.command("predict", short_help="Classify image files, and flag unknown ones.")(
+    predict_command.predict
+)
+app.command("report", short_help="Write the report of an evaluation again.")(report_command.report)
+app.command("bounds", short_help="Show a model's Lipschitz constants.")(bounds_command.bounds)
+app.add_typer(
+    reproduce_command.app, name="reproduce", short_help="Make a table or figure of the paper."
+)
+app.add_typer(bench_command.app, name="bench", short_help="Measure speed, memory and error.")
 
 
 def main() -> None:

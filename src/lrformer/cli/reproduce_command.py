@@ -20,7 +20,7 @@ app = typer.Typer(
 OutOption = Annotated[Path, typer.Option(help="Folder for pictures, record and runs.")]
 
 
-@app.command("figure1")
+@app.command("figure1", short_help="Figure 1: two moons as every method sees them.")
 def figure1(
     seeds: Annotated[int, typer.Option(help="Draws of the data, each with a training.")] = 5,
     methods: Annotated[
@@ -60,7 +60,7 @@ def figure1(
         console.print(str(out / name))
 
 
-@app.command("figure3")
+@app.command("figure3", short_help="Figure 3: GELU and its derivative.")
 def figure3(out: OutOption = Path("runs/figure3")) -> None:
     """Draw GELU and its derivative, with the true maximum of the derivative.
 

@@ -21,6 +21,13 @@ SUMMARIES = {
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
     "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
 }
+SHORT = {
+    "ablation": "Table 6: methods on one transformer.",
+    "attentions": "Table 3: attentions under one head.",
+    "alpha": "Table 4: the effect of alpha.",
+    "main": "Table 1: the best single model.",
+    "references": "Table 1: WRN-28-10 and SNGP.",
+}
 # Which of the options belong to which tables; the others refuse them.
 OPTIONS = {
     "optimizer": ("ablation", "attentions", "alpha"),
@@ -43,7 +50,9 @@ Example: lrformer reproduce {name} --out runs/{name} --epochs 15 --seeds 3 --tim
 def add_commands(app: typer.Typer) -> None:
     """Add one command for each table to `app`; they differ in their name alone."""
     for name, summary in SUMMARIES.items():
-        app.command(name, help=summary + EXPLANATION.format(name=name))(_command(name))
+        app.command(name, short_help=SHORT[name], help=summary + EXPLANATION.format(name=name))(
+            _command(name)
+        )
 
 
 def _command(table: str) -> Any:
