@@ -4,7 +4,7 @@ from torch import nn
 
 from lrformer.core import ConfigError
 from lrformer.methods.dropout import repeat_batch, sampled_dropout
-from tests.methods.tiny import TinyConvNet, TinyMLP, digits, small_method
+from tests.methods.tiny import TinyConvNet, TinyMLP, digits, fit, small_method
 
 
 def test_the_samples_of_a_linear_model_have_the_mean_and_variance_of_dropout() -> None:
@@ -105,3 +105,12 @@ def test_the_posterior_of_mcd_gp_sees_the_features_of_dropout() -> None:
     method.backbone.drop.p = 1e-9
     method.fit_posterior([x])
     assert not torch.allclose(method.head.posterior.precision, with_dropout)
+
+
+@pytest.mark.parametrize("name", ["mc_dropout", "deep_ensemble", "mcd_gp"])
+def test_a_float64_model_predicts_in_float64(name) -> None:
+    method = small_method(name)
+    fit(method, digits()[0], epochs=1)
+    predictive = method.double().predict(digits()[1].tensors[0][:3].double())
+    assert predictive.samples is not None
+    assert predictive.samples.dtype == predictive.logits.dtype == torch.float64

@@ -225,3 +225,10 @@ def test_a_fit_that_ends_at_the_largest_temperature_says_so() -> None:
     mixed = torch.where(torch.arange(30) < 20, torch.arange(30) % 3, wrong)
     assert not fit_temperature(Predictive(logits=logits), mixed).is_at_the_top
     assert not Temperature(value=100.0, variance_slope=1.0).is_at_the_top
+
+
+def test_where_no_temperature_is_better_than_another_it_is_one() -> None:
+    one_class = Predictive(logits=torch.randn(8, 1), variance=torch.ones(8))
+    assert fit_temperature(one_class, torch.zeros(8, dtype=torch.long)) == Temperature(value=1.0)
+    flat = Predictive(logits=torch.ones(8, 3))
+    assert fit_temperature(flat, torch.arange(8) % 3).value == 1.0

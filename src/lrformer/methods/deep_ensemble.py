@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lrformer.attention import use_backend
 from lrformer.core import ConfigError, NotFittedError
+from lrformer.core.full_precision import at_least_float32
 from lrformer.core.modes import evaluating
 from lrformer.heads import LinearHead, Predictive
 from lrformer.methods.base import BackboneFactory, Method, feature_width
@@ -122,7 +123,7 @@ class DeepEnsemble(Method):
                 f"start_stage({self._num_finished}), or create it with fewer num_members."
             )
         with evaluating(self):
-            samples = self._member_logits(x).float()
+            samples = at_least_float32(self._member_logits(x))
         return Predictive(logits=samples.mean(0), samples=samples)
 
     def _member_logits(self, x: Tensor) -> Float[Tensor, "s b c"]:
@@ -144,7 +145,9 @@ class DeepEnsemble(Method):
     def _stacked_logits(self, x: Tensor, start: int, size: int) -> Tensor:
         members = [self.members[i] for i in range(start, min(start + size, len(self.members)))]
         tensors = [t for m in members for t in (*m.parameters(), *m.buffers())]
-        identity = [(t.data_ptr(), t._version) for t in tensors]
+        # What was stacked in inference mode cannot be used outside of it.
+        mode = (int(torch.is_inference_mode_enabled()), 0)
+        identity = [mode, *((t.data_ptr(), t._version) for t in tensors)]
         kept = self._stacked.get(start)
         if kept is None or kept[0] != identity:
             kept = (identity, members[0], _stacked_state(members))

@@ -8,6 +8,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
+from lrformer.core.full_precision import at_least_float32
 from lrformer.core.modes import evaluating
 from lrformer.heads import Predictive
 from lrformer.methods.base import BackboneFactory, SoftmaxMethod
@@ -80,4 +81,4 @@ class MCDropout(SoftmaxMethod):
     ) -> Float[Tensor, "s b c"]:
         with sampled_dropout(self, num_samples, generator):
             logits = self(repeat_batch(x, num_samples))
-        return logits.float().unflatten(0, (num_samples, -1))
+        return at_least_float32(logits).unflatten(0, (num_samples, -1))

@@ -136,6 +136,9 @@ def fit_temperature(
 
         return at(_golden_section(lambda x: loss(at(x)), *_LOG_TEMPERATURE_RANGE, tolerance))
 
+    ends = (Temperature(value=math.exp(end)) for end in _LOG_TEMPERATURE_RANGE)
+    if len({loss(at) for at in (*ends, Temperature(value=1.0))}) == 1:
+        return Temperature(value=1.0)  # one class, say: no temperature is better than another
     mean_variance = float(_posterior_variance(wide).mean()) if by_variance else 0.0
     if not math.isfinite(mean_variance):
         raise ConfigError(
