@@ -201,6 +201,8 @@ def test_what_a_saved_model_cannot_be_used_for_is_said(tmp_path):
         transformers.BertConfig(vocab_size=9, intermediate_size=8, **tiny)
     )
     lrformer.save(lrformer.convert(bert), tmp_path / "text")
+    wide = create_model("lrformer_two_moons", num_classes=2, num_inputs=3)
+    lrformer.save(wide, tmp_path / "space")
     (tmp_path / "nothing").mkdir()
     for name, changes, message in (
         (
@@ -210,6 +212,11 @@ def test_what_a_saved_model_cannot_be_used_for_is_said(tmp_path):
         ),
         ("colour", {}, r"has 1 channels, but the model of .*colour takes 3"),
         ("points", {}, r"holds images, but the model of .*points reads points"),
+        (
+            "space",
+            {"data": "two_moons", "classes": None},
+            "has 2 coordinates, but the model of .* takes 3",
+        ),
         ("text", {}, "holds a model of transformers, which train cannot go on with"),
         ("nothing", {}, "neither a run nor a saved model"),
     ):

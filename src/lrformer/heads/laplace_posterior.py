@@ -65,8 +65,7 @@ class LaplacePosterior(nn.Module):
         self.register_buffer("root", torch.zeros(shape))
         self.register_buffer("fitted", torch.tensor(0, dtype=torch.uint8))
         # A mirror of `fitted`: reading the buffer at every prediction would wait for the GPU.
-        self._is_fitted = False
-        self._seen_version = -1
+        self._mirror(is_fitted=False)
         # How many examples a pass with frozen weights has seen so far; None outside of one.
         self._num_in_pass: int | None = None
         # Not a buffer: DistributedDataParallel overwrites buffers with those of process 0.

@@ -210,13 +210,14 @@ def _check_reads(there: StartModel, config: TrainConfig, split: Split) -> None:
         raise ConfigError(
             f"{split.name} holds {found}, but the model of {config.start} reads {wanted}."
         )
-    if not split.is_image or there.channels is None or "in_chans" in config.model_overrides:
+    what, name = ("channels", "in_chans") if split.is_image else ("coordinates", "num_inputs")
+    if there.channels in (None, split.x.shape[-1]) or name in config.model_overrides:
         return
-    if there.channels != split.x.shape[-1]:
-        raise ConfigError(
-            f"{split.name} has {split.x.shape[-1]} channels, but the model of {config.start} takes {there.channels}; "
-            f"of image files channels={there.channels} (--channels) makes as many."
-        )
+    way_out = f"; of image files channels={there.channels} (--channels) makes as many"
+    raise ConfigError(
+        f"{split.name} has {split.x.shape[-1]} {what}, but the model of {config.start} takes {there.channels}"
+        f"{way_out if split.is_image else ''}."
+    )
 
 
 def copy_backbone(folder: Path, target: nn.Module, *, with_alpha: bool = False) -> None:
