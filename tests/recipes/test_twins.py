@@ -248,10 +248,15 @@ def test_the_weights_of_a_twin_that_is_still_being_evaluated_are_taken(finished,
     assert finished == [(LOWER, Trained(row="lrformer", folder=above))]
 
 
-def test_a_run_that_need_not_be_trained_fits_into_any_time(finished, data, tmp_path, monkeypatch):
-    # The made runs say that they took 11 seconds.
-    monkeypatch.setattr(TimeLimit, "left", 11.0)
+@pytest.mark.parametrize(("left", "is_evaluated"), [(11.0, True), (1.2, True), (1.0, False)])
+def test_a_run_that_need_not_be_trained_fits_where_its_evaluation_fits(
+    finished, data, tmp_path, monkeypatch, left, is_evaluated
+):
+    # The made runs say that they took ten seconds, and their evaluation one.
+    monkeypatch.setattr(TimeLimit, "left", left)
     table = small_main_table(data)
     result = reproduce_table(table, tmp_path, num_seeds=2, how=HOW, time_limit=60.0)
-    assert [name for name, _ in finished] == [UPPER, LOWER]
-    assert result.stopped == "lrformer, seed 1 would not fit into the time that is left"
+    assert [name for name, _ in finished] == ([UPPER, LOWER] if is_evaluated else [UPPER])
+    name = "lrformer" if is_evaluated else "lrformer_median"
+    seed = 1 if is_evaluated else 0
+    assert result.stopped == f"{name}, seed {seed} would not fit into the time that is left"
