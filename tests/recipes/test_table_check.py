@@ -106,7 +106,7 @@ def test_a_number_that_a_record_cannot_hold_is_found_in_every_row():
         bad, config=dataclasses.replace(bad.config, model_overrides=overrides)
     )
     with pytest.raises(ConfigError, match="row 'lrsa' has a setting that is not a finite number"):
-        table_check.check_runs([good, bad], (), TableRecord(table="a", data="b"), Path("r.json"))
+        table_check.check_runs([good, bad], TableRecord(table="a", data="b"), Path("r.json"))
 
 
 def test_unknown_sets_are_the_same_in_any_order_and_spelling():

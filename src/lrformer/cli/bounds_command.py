@@ -199,36 +199,44 @@ def print_bounds(report: BoundsReport) -> None:
     """Print a report as a table with its verdict and what it does not guarantee."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
+    from lrformer.cli.table_screen import ANY_WIDTH
     from lrformer.evaluation.bounds_report import NOT_CERTIFIABLE
 
     console = Console()
-    title = f"Lipschitz constants of {report.model}"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    widest = max(len(row.name) for row in report.rows)
-    table.add_column("module", no_wrap=True, min_width=widest)
-    on_balls = () if report.local is None else ("F, on balls",)
-    for title in ("F, sound", "max, sound", *on_balls, "printed", "measured >="):
-        table.add_column(title, justify="right", min_width=max(8, len(title)), no_wrap=True)
-    # Two for the space between columns.
-    room = console.width - widest - 10 * len(table.columns) - 2
-    has_room = room >= max(len(row.frobenius.reason) for row in report.rows)
-    if has_room:
-        table.add_column("why", no_wrap=True)
-    for row in report.rows:
-        table.add_row(
-            row.name,
-            _figure(row.frobenius.value),
-            _figure(row.max_token.value),
-            *([] if row.local is None else [_figure(row.local)]),
-            "" if row.printed is None else _figure(row.printed.value),
-            "" if row.measured is None else _figure(row.measured),
-            *([Text(row.frobenius.reason)] if has_room else []),
-        )
-    console.print(table)
-    if not has_room:
+
+    def grid(*, has_reasons: bool) -> Table:
+        title = f"Lipschitz constants of {report.model}"
+        table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("module", no_wrap=True)
+        on_balls = () if report.local is None else ("F, on balls",)
+        for title in ("F, sound", "max, sound", *on_balls, "printed", "measured >="):
+            table.add_column(title, justify="right", no_wrap=True)
+        if has_reasons:
+            table.add_column("why", no_wrap=True)
+        for row in report.rows:
+            table.add_row(
+                row.name,
+                _figure(row.frobenius.value),
+                _figure(row.max_token.value),
+                *([] if row.local is None else [_figure(row.local)]),
+                "" if row.printed is None else _figure(row.printed.value),
+                "" if row.measured is None else _figure(row.measured),
+                *([Text(row.frobenius.reason)] if has_reasons else []),
+            )
+        return table
+
+    whole = grid(has_reasons=True)
+    if (
+        Measurement.get(console, console.options.update(max_width=ANY_WIDTH), whole).maximum
+        <= console.width
+    ):
+        console.print(whole)
+    else:
+        console.print(grid(has_reasons=False))
         for reason, names in _by_reason(report).items():
             console.print(f"{reason}: {', '.join(names)}", markup=False)
         console.print()

@@ -43,8 +43,11 @@ def predict(
 
     Example: lrformer predict runs/birds photos/ 'more/*.jpg' --format csv > answers.csv
     """
+    from rich.cells import cell_len
+
     from lrformer.core import ConfigError
     from lrformer.core.registry import did_you_mean
+    from lrformer.data.file_split import in_one_line
     from lrformer.evaluation import choose_device, find_files, predict_files
     from lrformer.training import load_run
 
@@ -65,7 +68,7 @@ def predict(
     loaded = load_run(run, device=choose_device(device))
     rows = predict_files(loaded, files, batch_size=batch_size, seed=seed)
     counted = Counted(rows)
-    width = min(max(len(str(path)) for path in files), WIDEST_FILE)
+    width = min(max(cell_len(in_one_line(path)) for path in files), WIDEST_FILE)
     _write_out(WRITERS[output_format](counted, width), counted)
     if counted.is_stopped:
         raise KeyboardInterrupt

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from lrformer.recipes.table_engine import Reproduction
     from lrformer.recipes.table_summary import Cell, SummaryRow
 
-_ANY_WIDTH = 10_000
+ANY_WIDTH = 10_000
 
 
 def print_figures(result: "Reproduction", console: "Console") -> None:
@@ -23,7 +23,7 @@ def print_figures(result: "Reproduction", console: "Console") -> None:
         return
     console.print(_title(result, rows), markup=False)
     places = range(len(rows[0].cells))
-    room = console.width if console.is_terminal else _ANY_WIDTH
+    room = console.width if console.is_terminal else ANY_WIDTH
     for part in _parts(rows, list(places), console, room):
         grid = _grid(rows, part)
         # A figure is not cut because the window is narrower than one column.
@@ -74,7 +74,7 @@ def _grid(rows: list["SummaryRow"], places: list[int]) -> "Grid":
 def _width(grid: "Grid", console: "Console") -> int:
     from rich.measure import Measurement
 
-    return Measurement.get(console, console.options.update(max_width=_ANY_WIDTH), grid).maximum
+    return Measurement.get(console, console.options.update(max_width=ANY_WIDTH), grid).maximum
 
 
 def _seeds(row: "SummaryRow") -> str:

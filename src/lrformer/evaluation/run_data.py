@@ -118,7 +118,6 @@ def load_ood_split(
     """
     if spec == OTHER_CLASSES:
         return OTHER_CLASSES, _load_other_classes(config, root=root)
-    check_unknown(config.train.data, spec)
     place, split = parse_place(spec)
     if split is None:
         names = list_splits(place, root=root or config.train.root)
@@ -129,6 +128,8 @@ def load_ood_split(
 
 def check_unknown(data: str, spec: str) -> None:
     """Raise where an unknown set is named that is part of the data which a run was trained on."""
+    if spec == OTHER_CLASSES:
+        return
     place, split = parse_place(spec)
     folders = [Path(name).expanduser() for name in (data, place)]
     is_one = all(folder.is_dir() for folder in folders) and folders[0].samefile(folders[1])

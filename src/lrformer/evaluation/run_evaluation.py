@@ -19,6 +19,7 @@ from lrformer.evaluation.predict import DEFAULT_BATCH_SIZE, Advance, predict_bat
 from lrformer.evaluation.predictions import Predictions
 from lrformer.evaluation.results import Results
 from lrformer.evaluation.run_data import (
+    check_unknown,
     default_ood,
     load_ood_split,
     load_test_split,
@@ -117,6 +118,7 @@ def evaluate_run(
     # Everything is opened before anything is predicted: a wrong name must not cost the work before it.
     unknown: dict[str, Split] = {}
     for spec in specs:
+        check_unknown(run.config.train.data, spec)
         name, split = load_ood_split(run.config, spec, root=root)
         if name in unknown:
             raise ConfigError(

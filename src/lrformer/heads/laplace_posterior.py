@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from torch import Tensor, distributed, nn
 from lrformer.core import ConfigError, NotFittedError
 from lrformer.core.full_precision import apply_without_rounding, without_autocast
 from lrformer.core.processes import num_processes
+from lrformer.core.transforms import is_traced_or_transformed
 
 Likelihood = Literal["gaussian", "softmax"]
 
@@ -83,11 +84,19 @@ class LaplacePosterior(nn.Module):
     @property
     def _is_mirrored(self) -> bool:
         """Whether nobody has written to the buffer since it was mirrored: averages of weights copy it in place."""
+        if is_traced_or_transformed() or self.fitted.is_meta:
+            return True
         return not self.fitted.is_inference() and self.fitted._version == self._seen_version
 
     def _mirror(self, *, is_fitted: bool) -> None:
         self._is_fitted = is_fitted
-        self._seen_version = -1 if self.fitted.is_inference() else self.fitted._version
+        is_countless = is_traced_or_transformed() or self.fitted.is_inference()
+        self._seen_version = -1 if is_countless else self.fitted._version
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # The version of a copied tensor begins anew.
+        self._seen_version = -1
 
     @torch.no_grad()
     def reset(self) -> None:

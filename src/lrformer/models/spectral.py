@@ -1,7 +1,6 @@
 """Soft spectral normalization: a layer's operator norm is held under a bound, and left alone below it."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lrformer.core import ConfigError
+from lrformer.core.transforms import is_traced_or_transformed
 
 # Spectral normalization of query and key projections stops a transformer from training (Lee et al.
 # 2021, quoted in the paper), and of a fused projection it would tie three unrelated norms.
@@ -91,7 +91,7 @@ class SoftSpectralNorm(nn.Module):
             self.iterate(weight, self.num_iterations)
             self._kept = None
             return self.normalize(weight)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_transformed():
+        if torch.is_grad_enabled() or is_traced_or_transformed():
             return self.normalize(weight)
         identity = (weight.data_ptr(), weight._version, self.left._version, weight.dtype)
         if self._kept is None or self._kept[0] != identity:
@@ -107,12 +107,6 @@ class SoftSpectralNorm(nn.Module):
     def _apply(self, fn, recurse=True):
         self._kept = None
         return super()._apply(fn, recurse)
-
-
-def _is_transformed() -> bool:
-    """Return whether a transform of `torch.func` is at work, whose tensors mean nothing outside of it."""
-    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return functorch.peek_interpreter_stack() is not None
 
 
 class LinearSpectralNorm(SoftSpectralNorm):

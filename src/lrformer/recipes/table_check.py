@@ -21,10 +21,8 @@ from lrformer.training.backbone import file_image_size
 from lrformer.training.running import check_run
 
 
-def check_runs(
-    due: Sequence[PlannedRun], ood: tuple[str, ...], record: TableRecord, path: Path
-) -> None:
-    """Build every row once, and open everything that will be needed.
+def check_runs(due: Sequence[PlannedRun], record: TableRecord, path: Path) -> None:
+    """Build every row once, on its data.
 
     Args:
         due: the runs that will be begun.
@@ -33,11 +31,8 @@ def check_runs(
     Raises:
         ConfigError: which names the row, where it is one row that cannot work.
     """
-    if not due:
-        return
     for run in due:
         _check_written(run)
-    _check_unknown(due[0].config, ood)
     for run in {run.row.name: run for run in reversed(due)}.values():
         try:
             split = check_run(run.config)
@@ -57,8 +52,12 @@ def check_runs(
             )
 
 
-def _preparation(config: TrainConfig) -> tuple[int | None, int | None]:
-    return file_image_size(config), config.channels
+def _preparation(config: TrainConfig) -> tuple[int | None, int | None] | None:
+    """Return how images are prepared, or None for a model that this version does not know."""
+    try:
+        return file_image_size(config), config.channels
+    except ConfigError:
+        return None
 
 
 def _check_written(run: PlannedRun) -> None:
@@ -71,7 +70,8 @@ def _check_written(run: PlannedRun) -> None:
         ) from error
 
 
-def _check_unknown(config: TrainConfig, ood: tuple[str, ...]) -> None:
+def check_unknown_sets(config: TrainConfig, ood: tuple[str, ...]) -> None:
+    """Raise where an unknown set is not there, is known, or has the name of another."""
     for spec in ood:
         if spec == OTHER_CLASSES:
             check_other_classes(config)

@@ -15,7 +15,7 @@ from lrformer.core import ConfigError
 from lrformer.recipes.experiment import with_seed
 from lrformer.recipes.sharing import is_in_hand, sole_writer, take_in_hand
 from lrformer.recipes.table import Table
-from lrformer.recipes.table_check import check_runs
+from lrformer.recipes.table_check import check_runs, check_unknown_sets
 from lrformer.recipes.table_record import (
     TableRecord,
     TableRun,
@@ -175,7 +175,9 @@ def reproduce_table(
         wanted = {"missing", "failed"} if is_retrying else {"missing"}
         standings = look_up(table, plan, record, out, how.ood)
         due = [standing.run for standing in standings if standing.status in wanted]
-        check_runs(due, how.ood, record, path)
+        if any(standing.status != "finished" for standing in standings):
+            check_unknown_sets(plan[0].config, how.ood)
+        check_runs(due, record, path)
         with TimeLimit(time_limit) as limit:
             work = _Work(
                 table=table,

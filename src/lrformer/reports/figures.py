@@ -13,6 +13,7 @@ from lrformer.reports.inline_svg import FAINT, INK, SERIES, drawing, finish, leg
 MOST_POINTS = 400
 # Sets in a legend that lies on the curves.
 MOST_INSIDE = 3
+HEIGHT_OF_A_NAME = 0.18
 LINE_STYLES = ("-", "--", ":", "-.")
 NUM_HISTOGRAM_BINS = 40
 # Among the first few samples one mistake is a rate of 100%, which would flatten all the rest of the curve.
@@ -84,7 +85,8 @@ def roc_figure(inside: Predictions, ood: Mapping[str, Predictions], *, score: st
         if len(ood) <= MOST_INSIDE:
             axes.legend(loc="lower right", title="set (AUROC)")
         else:
-            legend_above(axes, columns=2)
+            figure.set_figheight(figure.get_figheight() + HEIGHT_OF_A_NAME * len(ood))
+            legend_above(axes, columns=1)
         finish(axes, x="known images flagged", y="unknown images caught")
         return to_svg(figure, label="ROC curves")
 

@@ -14,7 +14,6 @@ from lrformer.core.processes import gather_rows
 from lrformer.heads import (
     DistanceReport,
     FittedGP,
-    LaplacePosterior,
     LinearHead,
     Predictive,
     RandomFeatureGP,
@@ -68,22 +67,14 @@ def fit_posterior(
     return PosteriorClassifier(model, config).fit_posterior(loader)
 
 
-class _StaleAfterTraining:
-    """Marks a posterior as stale when its model is called in training mode, by whomever; copied along with both."""
-
-    def __init__(self, posterior: LaplacePosterior) -> None:
-        self.posterior = posterior
-
-    def __call__(self, model: nn.Module, _: object) -> None:
-        if model.training:
-            self.posterior.mark_stale()
-
-
 class PosteriorClassifier(nn.Module):
     """A trained classifier whose logits are shrunk by the variance of a posterior on its features.
 
     The mean is the classifier's own: the posterior adds the variance. Under the mean-field approximation it does not
     change which class is most probable, unless every class has a variance of its own (`likelihood="softmax"`).
+
+    The model inside is the one that was given, not a copy. Train it through this module, which then knows that its
+    posterior is stale; after training it by itself, fit the posterior again.
     """
 
     def __init__(self, model: nn.Module, config: RandomFeatureGPConfig | None = None) -> None:
@@ -97,7 +88,6 @@ class PosteriorClassifier(nn.Module):
             config or RandomFeatureGPConfig(feature_scale="calibrate"),
         ).to(classifier.weight.device)
         self.distance: DistanceReport | None = None
-        model.register_forward_pre_hook(_StaleAfterTraining(self.head.posterior))
         self.train(model.training)
 
     @property
@@ -107,6 +97,8 @@ class PosteriorClassifier(nn.Module):
 
     def forward(self, x: Inputs) -> Float[Tensor, "b c"]:
         """Return the logits of the classifier; in training mode the posterior becomes stale."""
+        if self.training:
+            self.head.posterior.mark_stale()
         return self._features_and_logits(x)[1]
 
     def _features_and_logits(self, x: Inputs, *, is_checked: bool = False) -> tuple[Tensor, Tensor]:

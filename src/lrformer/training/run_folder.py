@@ -153,7 +153,10 @@ class Run:
         if isinstance(raw, Tensor):
             tensor = raw
         else:
-            array = np.array(raw)
+            try:
+                array = np.array(raw)
+            except ValueError:  # rows of different lengths
+                array = np.array(None)
             if array.dtype.kind not in "biuf":
                 raise ConfigError(
                     f"raw is a {type(raw).__name__}; give uint8 images or points as a tensor or an array (files are read by "
