@@ -83,6 +83,8 @@ def test_a_run_is_measured_on_its_own_test_split_which_nobody_may_write_to(tmp_p
     capsys.readouterr()
     bounds(str(tmp_path / "run"), images=2)
     assert "blocks.0.attn" in capsys.readouterr().out
+    bounds(str(tmp_path / "run"), data=f"{data}:train", images=2)
+    assert "blocks.0.attn" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["record", "figure"])

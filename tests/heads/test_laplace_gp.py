@@ -199,6 +199,41 @@ def test_an_average_of_weights_follows_what_is_said_of_the_posterior(use_buffers
             average.module.eval().predict(x)
 
 
+def test_a_copy_reads_anew_whether_it_is_fitted() -> None:
+    x = torch.randn(60, 3, generator=generator())
+    head, empty = (
+        RandomFeatureGP(3, 2, RandomFeatureGPConfig(num_random_features=16)) for _ in range(2)
+    )
+    head.update(x)
+    head.refresh()
+    for buffer, other in zip(head.buffers(), empty.buffers(), strict=True):
+        buffer.copy_(other)
+    assert not copy.deepcopy(head).is_fitted
+    assert not head.is_fitted
+    assert copy.deepcopy(head).to("meta").is_fitted is False
+
+
+@pytest.mark.unhooked
+def test_a_head_is_traced_as_one_graph_and_transformed() -> None:
+    torch._dynamo.reset()
+    x = torch.randn(60, 3, generator=generator())
+    head = RandomFeatureGP(3, 2, RandomFeatureGPConfig(num_random_features=16))
+    traced = torch.compile(head, backend="eager", fullgraph=True)
+    traced(x)
+    assert not head.is_fitted
+    head.refresh()
+    head.eval()
+    expected = head.predict(x).variance
+    assert expected is not None
+    variance = torch.compile(lambda z: head.predict(z).variance, backend="eager", fullgraph=True)
+    assert_close(variance(x), expected, 1e-6)
+    each = torch.vmap(lambda row: head.predict(row.unsqueeze(0)).variance)(x)
+    assert_close(each.flatten(), expected, 1e-5)
+    head.train()
+    traced(x)
+    assert not head.is_fitted
+
+
 def test_mean_field_divides_by_the_root_and_factor_zero_changes_nothing() -> None:
     mean = torch.tensor([[2.0, -4.0]])
     assert mean_field_logits(mean, torch.tensor([3.0]), factor=1.0).tolist() == [[1.0, -2.0]]

@@ -81,6 +81,31 @@ def test_one_record_holds_runs_on_images_of_two_sizes(tmp_path, write_photos, mo
     assert len({run.data_digest for run in made.record.runs}) == 2
 
 
+def test_a_recorded_run_of_a_model_that_is_gone_is_no_obstacle(made, data, tmp_path):
+    table = small_table(data)
+    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
+    old = made_run(run, HOW)
+    gone = dataclasses.replace(old.config, model="retired_preset", seed=7)
+    old = dataclasses.replace(old, config=gone, data_digest="of that time", seed=7)
+    record = TableRecord(table=table.name, data=table.data, runs=(old,))
+    write_table_record(tmp_path / "attentions.json", record)
+    found = reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW)
+    assert [standing.status for standing in found.standings] == ["finished"]
+
+
+def test_a_run_that_was_begun_goes_on_only_with_sets_that_are_there(made, data, tmp_path):
+    calls, _ = made
+    table = small_table(data)
+    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
+    folder = run_folder(tmp_path, table, run, num_failed=0)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    wrong = dataclasses.replace(HOW, ood=("svnh",))
+    with pytest.raises(ConfigError, match="Did you mean 'svhn'"):
+        reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=wrong)
+    assert not calls
+
+
 @pytest.fixture
 def write_photos():
     def write(folder):

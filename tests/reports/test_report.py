@@ -19,7 +19,7 @@ from lrformer.evaluation import (
 )
 from lrformer.metrics import reliability_bins
 from lrformer.reports import render_report, write_report
-from lrformer.reports.figures import reliability_figure, thin
+from lrformer.reports.figures import reliability_figure, roc_figure, thin
 from lrformer.reports.words import write_interval, write_value
 from tests.evaluation.made_run import random_logits
 
@@ -292,3 +292,13 @@ def test_the_curve_over_severities_holds_only_kinds_that_were_measured_at_all_of
     assert "Kinds: fog." in page("fog-1", "fog-2", "contrast-2")
     assert "Kinds:" not in page("fog-1", "fog-2", "contrast-1", "contrast-2")
     assert "confidence under corruption" not in page("fog-1", "contrast-2")
+
+
+@pytest.mark.parametrize("number", [3, 4, 9])
+def test_many_sets_with_long_names_that_begin_alike_leave_room_for_their_curves(number):
+    known = _predictions(0, "known")
+    names = [f"photographs of kind number {n}" for n in range(number)]
+    ood = {name: _predictions(5 + n, name, labeled=False) for n, name in enumerate(names)}
+    svg = roc_figure(known, ood, score="entropy")  # a plot without room would be a warning
+    for n in range(number):
+        assert f"kind number {n} (" in svg
