@@ -116,8 +116,8 @@ def draw(lines: Sequence[Line], titles: dict[str, str], *, save: Sequence[Path])
             axes.tick_params(axis="y", length=0)
             axes.grid(visible=True, axis="x", alpha=0.3)
         figure.supxlabel(
-            "with the part minus without it, 95% interval over three seeds; filled: told apart, green better, red worse; "
-            "grey: not told apart; an arrow head: the interval goes on",
+            "with the part minus without it, 95% interval over three seeds; filled: significant, green better, red worse; "
+            "grey: not significant; an arrow head: the interval goes on",
             fontsize=8,
         )
         panels[0].set_ylim(len(lines) - 0.4, -0.7)

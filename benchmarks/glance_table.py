@@ -12,9 +12,9 @@ from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
 CONTRASTS = (
     ("LRFormer, whole, against the plain transformer", "lrformer", "transformer"),
     ("LRSA alone, both under a linear head", "lrformer_linear", "transformer"),
-    ("LRSA alone, both under the process", "lrformer", "transformer_gp"),
-    ("The process alone, both on LRSA", "lrformer", "lrformer_linear"),
-    ("The process alone, both on plain attention", "transformer_gp", "transformer"),
+    ("LRSA alone, both under the GP head", "lrformer", "transformer_gp"),
+    ("The GP head alone, both on LRSA", "lrformer", "lrformer_linear"),
+    ("The GP head alone, both on plain attention", "transformer_gp", "transformer"),
 )
 COLUMNS = ("accuracy", "nll", "nll_t", "ece", "ece_t", "auroc:svhn", "auroc:cifar100")
 OPTIMIZERS = {"modern": "AdamW", "muon": "Muon", "paper": "SGD"}

@@ -49,7 +49,7 @@ def section(name: str) -> str:
 
 
 def details(name: str) -> str:
-    """Return what `section` leaves out: the other settings, and for all of them what is told apart."""
+    """Return what `section` leaves out: the other settings, and for all of them what is significant."""
     found = _shown(name)
     if found is None:
         return "Not measured yet."
@@ -159,21 +159,23 @@ def sentences(table: Table, rows: list[SummaryRow]) -> str:
     for row in rows:
         if row.row.name == table.baseline:
             continue
-        better, worse, same = [], [], []
+        better, worse, num_same = [], [], 0
         for cell in row.cells:
             change = cell.change
             if change is None or change.low is None or change.high is None:
                 continue
             if change.low <= 0 <= change.high:
-                same.append(cell.column.title)
+                num_same += 1
             else:
                 is_better = (change.mean > 0) == (cell.column.direction > 0)
                 (better if is_better else worse).append(f"{cell.column.title} ({change.mean:+.3f})")
-        if better or worse or same:
-            said.append(
-                f"- {row.row.title} against {plain}: better in {_list(better)}; worse in "
-                f"{_list(worse)}; not told apart in {_list(same)}."
-            )
+        found = [f"better in {', '.join(better)}"] if better else []
+        found += [f"worse in {', '.join(worse)}"] if worse else []
+        if num_same:
+            where = "the other figures" if found else "any figure"
+            found.append(f"no significant difference in {where}")
+        if found:
+            said.append(f"- {row.row.title} against {plain}: {'; '.join(found)}.")
     return "\n".join(said)
 
 
@@ -362,10 +364,6 @@ def _ours(cell: Cell) -> str:
     if low is None or high is None:
         return f"{cell.ours.mean:.3f}"
     return f"{cell.ours.mean:.3f} ± {(high - low) / 2:.3f}{'*' if cell.bootstrap else ''}"
-
-
-def _list(words: list[str]) -> str:
-    return ", ".join(words) if words else "nothing"
 
 
 RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {

@@ -232,7 +232,7 @@ def test_each_part_of_the_system_is_compared_with_what_lacks_it_over_three_seeds
     noisy = {"transformer": [0.70, 0.71, 0.72], "lrformer_linear": [0.60, 0.90, 0.63]}
     write(tmp_path, "ablation", noisy | {"lrformer": [0.50, 0.52, 0.51]})
     write(tmp_path, "ablation", {"transformer": [0.5] * 3, "lrformer": [0.7] * 3}, shortened_to=15)
-    whole, attention, process = made(pages, "result-glance").split("\n\n")
+    whole, attention, head = made(pages, "result-glance").split("\n\n")
     title, _, printed, long, short = whole.splitlines()
     assert title.startswith("| LRFormer, whole, against the plain transformer | seeds | accuracy |")
     assert printed.startswith("| printed | 10 | -0.006 | -0.253 |  |  |  | +0.095 |")
@@ -243,8 +243,8 @@ def test_each_part_of_the_system_is_compared_with_what_lacks_it_over_three_seeds
     assert attention.splitlines()[2:] == [
         f"{start}| +0.000 | +0.000 | +0.000 | +0.000 | +0.000 | +0.000 |"
     ]
-    assert process.startswith("| The process alone, both on LRSA |")
-    assert f"{start}| -0.200 | -0.200 |" in process
+    assert head.startswith("| The GP head alone, both on LRSA |")
+    assert f"{start}| -0.200 | -0.200 |" in head
 
 
 def test_the_figure_marks_what_is_printed_and_what_is_told_apart(pages, tmp_path):
@@ -256,7 +256,7 @@ def test_the_figure_marks_what_is_printed_and_what_is_told_apart(pages, tmp_path
     assert [line.title for line in lines] == [
         "LRFormer, whole, against the plain transformer", "printed", "SGD, 32 pixels, 100 epochs",
         "LRSA alone, both under a linear head", "SGD, 32 pixels, 100 epochs",
-        "The process alone, both on LRSA", "SGD, 32 pixels, 100 epochs",
+        "The GP head alone, both on LRSA", "SGD, 32 pixels, 100 epochs",
     ]  # fmt: skip
     title, printed, whole, _, attention, *_ = lines
     assert title.marks == {}
@@ -267,7 +267,7 @@ def test_the_figure_marks_what_is_printed_and_what_is_told_apart(pages, tmp_path
     assert attention.marks["nll"].verdict is None
     save = [tmp_path / "figure.svg", tmp_path / "figure.png"]
     glance_figure.draw(lines, dict.fromkeys(glance_figure.PANELS, "a title"), save=save)
-    assert "The process alone, both on LRSA" in save[0].read_text()
+    assert "The GP head alone, both on LRSA" in save[0].read_text()
     for path in save:
         assert glance_figure.fingerprint(lines).encode() in path.read_bytes()
 

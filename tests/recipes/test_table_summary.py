@@ -51,9 +51,9 @@ def test_with_one_seed_the_interval_is_that_of_the_bootstrap():
     [
         ([0.70, 0.72, 0.71], [0.50, 0.51, 0.52], "holds"),
         ([0.50, 0.51, 0.52], [0.70, 0.72, 0.71], "does not hold"),
-        ([0.50, 0.60, 0.70], [0.60, 0.50, 0.69], "not told apart"),
+        ([0.50, 0.60, 0.70], [0.60, 0.50, 0.69], "not significant"),
         ([0.7], [0.6], "holds (one seed)"),
-        ([0.7], [0.7], "not told apart"),
+        ([0.7], [0.7], "not significant"),
     ],
 )
 def test_a_claim_holds_where_the_sign_is_the_papers_and_the_interval_leaves_out_zero(

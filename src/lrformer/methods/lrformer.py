@@ -21,10 +21,10 @@ class LRFormerConfig(RandomFeatureGPConfig):
     Attributes:
         head: "gp" (the paper's distance-aware output layer, trained with the backbone), "linear", or
             "fitted": trained as "linear", with a Gaussian process fitted to the features afterwards.
-        choose_length_scale: whether training ends with the choice of the length-scale of a fitted process, with
-            which its variance finds outliers made of validation images best; `length_scale` is then where the search
+        choose_length_scale: whether training ends with the choice of the length-scale of a fitted GP, with which
+            its variance finds outliers made of validation images best; `length_scale` is then where the search
             is centred. Features of a trained network lie in clusters, one a class, and the median distance is
-            that between clusters: a process that long sees little of what lies beside them.
+            that between clusters, and so long a length-scale sees little of what lies beside them.
         spectral_bound: the norm above which a layer outside the attention's queries, keys and values is scaled
             down, as SNGP does; None, which is the paper's, leaves the layers alone.
     """

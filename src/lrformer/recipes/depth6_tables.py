@@ -29,7 +29,7 @@ def ablation(
 ) -> Table:
     """Return the comparison of methods on one transformer (table 6).
 
-    The paper has no `transformer_gp`: LRFormer's process on plain attention, which tells LRSA's share from the process's.
+    The paper has no `transformer_gp`: LRFormer's GP head on plain attention, which tells LRSA's share from the head's.
     """
     optimizer = optimizer or PAPER
     rows = []

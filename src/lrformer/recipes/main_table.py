@@ -72,7 +72,7 @@ def best_gp(*, data: str = "cifar10", method: str = "lrformer") -> Experiment:
     """Return `best` with a Gaussian process that is trained end to end: LRFormer's, or the same on plain attention."""
     if method not in ("lrformer", "dnn_gp"):
         raise ConfigError(
-            f"method ('{method}') must be 'lrformer' or 'dnn_gp' (the same process on plain attention) in the recipe "
+            f"method ('{method}') must be 'lrformer' or 'dnn_gp' (the same GP head on plain attention) in the recipe "
             "best_gp; the recipe best takes any method."
         )
     other = best(data=data, method=method)

@@ -12,7 +12,7 @@ from lrformer.recipes.table import CHOSEN_SCORE, Column, Printed, Table, TableRo
 from lrformer.recipes.table_record import PROBABILITIES, TableRecord, TableRun, without_place
 from lrformer.training import TrainConfig
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not told apart"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "not significant"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The length-scale of a process that is fitted to frozen features, chosen on outliers made of validation images."""
+"""The length-scale of a GP that is fitted to frozen features, chosen on outliers made of validation images."""
 
 import copy
 import math
@@ -64,7 +64,7 @@ def check_length_scale(method: Method, split: Split) -> None:
 def choose_length_scale(
     method: Method, loader: Loader, known: DeviceBatches
 ) -> LengthScaleChoice | None:
-    """Set the length-scale of a trained method's process, whose features are calibrated; its posterior is then stale.
+    """Set the length-scale of a trained method's GP, whose features are calibrated; its posterior is then stale.
 
     Args:
         loader: training data; a part of them is enough to compare length-scales.

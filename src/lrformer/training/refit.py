@@ -22,7 +22,7 @@ from lrformer.training.run_folder import (
     read_run_config,
 )
 
-# Of a process that is fitted afterwards: drawn from the seed and then scaled; what is new is scaled anew.
+# Of a GP that is fitted afterwards: drawn from the seed and then scaled; what is new is scaled anew.
 FITTED_PREFIX = "head.random_features."
 
 
