@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import conversion_digits
 import performance_tables as performance
 from certified_tables import CERTIFIED_TABLES
 from due_variance import variance_table
@@ -19,6 +20,8 @@ from result_tables import RESULT_TABLES
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+# The parts of a comparison, and how their sign is written.
+COMPARED = {"theirs": "", "ours": "", "difference": "+"}
 
 
 def record(name: str) -> dict[str, Any]:
@@ -91,6 +94,26 @@ def figure1_table() -> str:
     return "\n".join(lines)
 
 
+def demo_table() -> str:
+    """Return the plain transformer and LRFormer of the demo, with the difference seed by seed."""
+    found = record("demo")
+    lines = [
+        f"| | {' | '.join(found['runs'])} | difference | not ahead on seeds |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["table"]:
+        metric, digits = row["metric"], row["metric"]["digits"]
+        half = {name: row[name]["high"] - row[name]["mean"] for name in COMPARED}
+        cells = [
+            f"{row[name]['mean']:{sign},.{digits}f} ± {half[name]:,.{digits}f}"
+            for name, sign in COMPARED.items()
+        ]
+        behind = ", ".join(str(seed) for seed in row["seeds_not_ahead"]) or "none"
+        arrow = "↑" if metric["is_higher_better"] else "↓"
+        lines.append(f"| {metric['title']} {arrow} | {' | '.join(cells)} | {behind} |")
+    return "\n".join(lines)
+
+
 def bench_table(name: str, make: Callable[[dict[str, Any]], str]) -> str:
     """Return a table of `lrformer bench` with where it was measured, or how to measure it."""
     path = RESULTS / f"bench-{name}-cuda.json"
@@ -117,9 +140,23 @@ BENCH_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "bench-inference": ("inference", performance.model_table),
 }
 
+CONVERSIONS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "digits": conversion_digits.digits_table,
+    "rules": conversion_digits.rules_table,
+    "random": conversion_digits.random_table,
+}
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "cifar10-short": ("docs/runs.md", cifar10_table),
     "figure1": ("docs/figure1.md", figure1_table),
+    "demo": ("docs/figure1.md", demo_table),
+    **{
+        f"conversion-{name}": (
+            "docs/conversion.md",
+            lambda make=make: make(record("conversion-digits")),
+        )
+        for name, make in CONVERSIONS.items()
+    },
     "due-variance": ("docs/methods.md", variance_table),
     "methods-cost": ("docs/methods.md", partial(cost_table, "cuda")),
     "methods-cost-cpu": ("docs/methods.md", partial(cost_table, "cpu")),

@@ -1,7 +1,6 @@
 """A timm ViT trained on digits: what conversion costs, and what a short fine-tune gives back."""
 
 import importlib.util
-import json
 from pathlib import Path
 from types import ModuleType
 
@@ -27,9 +26,9 @@ def benchmark() -> ModuleType:
 
 def test_accuracy_survives_conversion_untied_and_comes_back_tied(benchmark: ModuleType) -> None:
     torch.manual_seed(0)
-    data = benchmark.load_data()
+    _, data = benchmark.load_data()
     original = benchmark.make_vit(depth=2)
-    benchmark.train(original, data, epochs=12, lr=5e-3, seed=0)
+    benchmark.train(original, data, epochs=16, lr=5e-3, seed=0)
     before = benchmark.accuracy(original, data)
     assert before > 0.85
 
@@ -46,11 +45,3 @@ def test_accuracy_survives_conversion_untied_and_comes_back_tied(benchmark: Modu
     assert benchmark.accuracy(untied, data) > before - 0.03
     assert benchmark.accuracy(tied, data) > after_tied + 0.1
     assert benchmark.accuracy(original, data) == before, "the caller's model was trained"
-
-
-def test_the_tables_of_the_page_are_those_of_the_record(benchmark: ModuleType) -> None:
-    record = json.loads(benchmark.RECORD.read_text())
-    page = (ROOT / "docs" / "conversion.md").read_text()
-    for table in (benchmark.digits_table, benchmark.rules_table, benchmark.random_table):
-        assert table(record) in page
-    assert record["command"] in page
