@@ -18,7 +18,9 @@ app = typer.Typer(
 BackendsOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Ours to measure; with commas, or repeated.", show_default="all that can run"
+        metavar="NAME",
+        help="Ours to measure; with commas, or repeated.",
+        show_default="all that can run",
     ),
 ]
 RepeatsOption = Annotated[int, typer.Option(help="Most samples of each figure.")]
@@ -31,13 +33,18 @@ def attention(
     shapes: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="SHAPE",
             help="batch x heads x tokens, such as 64x6x1024; with commas, or repeated.",
             show_default="256x6x197,64x6x1024,8x12x4096 on a GPU, small ones on a CPU",
         ),
     ] = None,
     widths: Annotated[
         list[str] | None,
-        typer.Option(help="Head widths.", show_default="32,64,128 on a GPU, 32,64 on a CPU"),
+        typer.Option(
+            metavar="WIDTH",
+            help="Head widths; with commas, or repeated.",
+            show_default="32,64,128 on a GPU, 32,64 on a CPU",
+        ),
     ] = None,
     backends: BackendsOption = None,
     compile_: Annotated[
@@ -122,6 +129,7 @@ DepthOption = Annotated[
 ModelBackendsOption = Annotated[
     list[str] | None,
     typer.Option(
+        metavar="NAME",
         help="Ours to measure; with commas, or repeated.",
         show_default="all that can run but reference",
     ),
@@ -172,6 +180,7 @@ def inference(
     batch: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="NUMBER",
             help="Images of a pass; with commas, or repeated.",
             show_default="1,64,512 on a GPU, 1,4 on a CPU",
         ),

@@ -29,6 +29,7 @@ def evaluate(
     ood: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="PLACE",
             help="Unknown data: a set (svhn), a folder, FOLDER:SPLIT, or other-classes. Repeat for more. "
             "Without it, what comes with the run's data.",
             show_default=False,
@@ -37,6 +38,7 @@ def evaluate(
     corruptions: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="KIND",
             help="Corrupted test images: all, a kind (fog), or KIND:SEVERITY (fog:3). Repeat for more.",
             show_default="none",
         ),
@@ -52,6 +54,7 @@ def evaluate(
     ood_arrays: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="FILE",
             help="With --arrays: probabilities on unknown data, PATH or NAME=PATH. Repeat for more.",
             show_default=False,
         ),

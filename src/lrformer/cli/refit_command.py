@@ -15,7 +15,8 @@ def refit(
     method_option: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=VALUE of the method's config, of what acts after training; repeatable."
+            metavar="NAME=VALUE",
+            help="Of the method's config, of what acts after training; repeatable.",
         ),
     ] = None,
     root: Annotated[

@@ -26,6 +26,7 @@ def figure1(
     methods: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="NAME",
             help="Of deep_ensemble, due, sngp, lrformer, deterministic, mc_dropout, duq, certified; "
             "with commas, or repeated.",
             show_default="all",

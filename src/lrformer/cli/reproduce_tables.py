@@ -128,7 +128,7 @@ def _command(table: str) -> Any:
         ] = None,
         model_option: Annotated[
             list[str] | None,
-            typer.Option(help="NAME=VALUE of the model of every row; repeatable."),
+            typer.Option(metavar="NAME=VALUE", help="Of the model of every row; repeatable."),
         ] = None,
         draws: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = DEFAULT_DRAWS,
         device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

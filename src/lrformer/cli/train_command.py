@@ -108,10 +108,12 @@ def train(
         float | None, typer.Option(help="The scalar of LRSA.", show_default="the model's")
     ] = None,
     model_option: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the model's config; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of the model's config; repeatable."),
     ] = None,
     method_option: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the method's config; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of the method's config; repeatable."),
     ] = None,
     augment: Annotated[
         str | None,
