@@ -267,47 +267,26 @@ README_HEAD = """\
 
 
 def readme_table() -> str:
-    """Return the paper's best row beside ours, and the references; until then the attentions."""
+    """Return the paper's best row beside ours, and the references."""
     lines = []
     for name in ("main", "references"):
         record = load(name)
-        if record is None or not variants(record):
+        if record is None:
             continue
         table = TABLES[name](data=DATA)
         # Another model than the recipe's is a look aside, which docs/results.md has.
         for variant in (found for found in variants(record) if "model" not in found):
-            made = [row for row in summarize(table, record, variant=variant) if row.runs]
-            for row in made:
-                if row.row.name == README_LEFT_OUT:
+            words = describe_variant(variant)
+            for row in summarize(table, record, variant=variant):
+                if not row.runs or row.row.name == README_LEFT_OUT:
                     continue
                 if row.row.printed:
                     system = PRINTED_TITLES[name].get(row.row.name, "LRFormer")
                     line = _readme_line(f"{system}, printed in {table.place}", row, "paper")
                     lines += [] if line in lines else [line]
-                words = describe_variant(variant)
                 title = f"{row.row.title}{f' ({words})' if words else ''}"
                 lines.append(_readme_line(title, row, "ours"))
-    if lines:
-        return "\n".join([README_HEAD, *lines])
-    missing = (
-        "The paper's main table is not measured yet: [docs/results.md](docs/results.md) lists what is "
-        "missing, and [docs/recipes.md](docs/recipes.md) the commands that make it."
-    )
-    return "\n\n".join([*_readme_attentions(), missing])
-
-
-def _readme_attentions() -> list[str]:
-    """Return the attentions under one head, each variant a caption and a table."""
-    record = load("attentions")
-    if record is None:
-        return []
-    table, parts = TABLES["attentions"](data=DATA), []
-    for variant in variants(record):
-        made = [row for row in summarize(table, record, variant=variant) if row.runs]
-        caption = f"{table.title}; {describe_variant(variant)}; AUPR by entropy:"
-        lines = [_readme_line(row.row.title, row, "ours") for row in made]
-        parts += [caption, "\n".join([README_HEAD, *lines])]
-    return parts
+    return "\n".join([README_HEAD, *lines]) if lines else "Not measured yet."
 
 
 def _readme_line(title: str, row: SummaryRow, which: str) -> str:
