@@ -81,3 +81,8 @@ def test_centroids_move_in_a_model_of_16_bits() -> None:
         narrow.update_centroids(x.bfloat16(), y)
     assert_close(narrow.counts, exact.counts, 1e-3)
     assert_close(narrow.centroids, exact.centroids, 0.02)
+
+
+def test_a_head_that_was_wider_for_a_while_comes_back() -> None:
+    duq = head().float()
+    assert {value.dtype for value in duq.state_dict().values()} == {torch.float32}

@@ -232,6 +232,18 @@ def test_a_head_is_traced_as_one_graph_and_transformed() -> None:
     head.train()
     traced(x)
     assert not head.is_fitted
+    # Somebody copies the state of a fitted head into the buffers, and training goes on.
+    traced(x)
+    head.posterior.fitted.fill_(1)
+    traced(x)
+    assert not head.is_fitted
+
+
+def test_a_posterior_that_was_wider_for_a_while_comes_back() -> None:
+    head = fitted_head(torch.randn(60, 3, generator=generator()))
+    before = {name: value.dtype for name, value in head.state_dict().items()}
+    head.double().float()
+    assert {name: value.dtype for name, value in head.state_dict().items()} == before
 
 
 def test_mean_field_divides_by_the_root_and_factor_zero_changes_nothing() -> None:

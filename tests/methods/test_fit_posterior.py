@@ -253,7 +253,9 @@ def test_an_epoch_forgets_a_sum_and_not_a_moving_average(momentum) -> None:
     assert isinstance(method.head, RandomFeatureGP)
     method.loss(*digits()[0].tensors)
     before = method.head.posterior.precision.clone()
+    method.refresh_posterior()
     method.on_epoch_start()
+    assert method.needs_posterior
     is_kept = torch.equal(method.head.posterior.precision, before)
     assert before.any()
     assert is_kept == (momentum is not None)

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -207,7 +208,9 @@ def test_labels_may_be_an_array_and_other_things_are_refused_by_name() -> None:
     generator = torch.Generator().manual_seed(0)
     predictive = Predictive(logits=torch.randn(50, 3, generator=generator))
     y = torch.randint(3, (50,), generator=generator)
-    assert fit_temperature(predictive, y.numpy()) == fit_temperature(predictive, y)
+    plain = y.numpy()
+    for labels in (plain, plain.astype(np.uint16), plain.astype(">i4"), plain[::-1].copy()[::-1]):
+        assert fit_temperature(predictive, labels) == fit_temperature(predictive, y)
     with pytest.raises(ConfigError, match=r"y is torch.float32 of shape \(50,\)"):
         fit_temperature(predictive, y.float())
     with pytest.raises(ConfigError, match=r"y is torch.int64 of shape \(50, 1\)"):

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -229,3 +230,30 @@ def test_a_batch_norm_that_cannot_be_bounded_is_refused_before_anything_changes(
     with pytest.raises(ConfigError, match=f"1 is a BatchNorm2d with .*{missing}=False"):
         apply_spectral_norm(model, bound=1.0, input_shape=(1, 4, 4), batch_norm=True)
     assert {name: type(module) for name, module in model.named_modules()} == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_spectral_batch_norm_has_the_state_of_the_one_before_to_the_bit(
+    dtype: torch.dtype,
+) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3)).to(dtype)
+    model(torch.randn(5, 1, 4, 4, dtype=dtype))
+    model[1].requires_grad_(requires_grad=False)
+    before = {name: value.clone() for name, value in model[1].state_dict().items()}
+    apply_spectral_norm(model, bound=1.0, input_shape=(1, 4, 4), batch_norm=True)
+    after = model[1].state_dict()
+    assert isinstance(model[1], SpectralBatchNorm2d)
+    for name, value in before.items():
+        assert torch.equal(after[name], value)
+        assert after[name].dtype == value.dtype
+    assert not any(parameter.requires_grad for parameter in model[1].parameters())
+    assert model(torch.randn(5, 1, 4, 4, dtype=dtype)).dtype == dtype
+
+
+def test_a_copy_that_was_made_in_inference_mode_is_used() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    apply_spectral_norm(model, bound=0.1)
+    x = torch.randn(3, 4)
+    with torch.inference_mode():
+        copied = copy.deepcopy(model.eval())
+        assert_close(copied(x), model(x), 1e-6)

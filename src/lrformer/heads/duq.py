@@ -55,7 +55,8 @@ class DUQHead(nn.Module):
     def _apply(self, fn, recurse=True):
         up = super()._apply
         # A moving average with a memory of a thousand batches does not move in 16 bits.
-        apply_without_rounding(self, ("counts", "sums"), lambda: up(fn, recurse))
+        names = ("counts", "sums")
+        apply_without_rounding(self, names, lambda: up(fn, recurse), least=torch.float32)
         return self
 
     @property

@@ -28,7 +28,8 @@ class LaplacePosterior(nn.Module):
     The sum is kept in float64: with 50,000 examples rounding in float32 exceeds the ridge. In
     distributed training each process adds up its own examples, and `refresh` sums over all processes;
     moving averages it averages, each process with the weight of the examples that it has seen.
-    Until `refresh` has been called after the last change, nothing can be predicted.
+    Until `refresh` has been called after the last change, nothing can be predicted. Compiled code knows of what was
+    copied into the buffers from outside once `is_fitted` has been read, or a state loaded, outside of it.
     """
 
     precision: Tensor
@@ -122,7 +123,8 @@ class LaplacePosterior(nn.Module):
     @torch.no_grad()
     def mark_stale(self) -> None:
         """Declare that the weights or the precision have changed since the last `refresh`."""
-        if self._is_fitted or not self._is_mirrored:
+        # Compiled code is used again after somebody has written to the buffer, and cannot look at its version.
+        if is_traced_or_transformed() or self._is_fitted or not self._is_mirrored:
             self.fitted.zero_()
         self._mirror(is_fitted=False)
 
@@ -231,7 +233,11 @@ class LaplacePosterior(nn.Module):
 
     def _apply(self, fn, recurse=True):
         up = super()._apply
-        apply_without_rounding(self, ("precision", "root"), lambda: up(fn, recurse))
+
+        def apply_but_precision() -> None:
+            apply_without_rounding(self, ("root",), lambda: up(fn, recurse), least=torch.float32)
+
+        apply_without_rounding(self, ("precision",), apply_but_precision)
         if self._own is not None and self._num_own is not None:
             device = self.precision.device
             self._own, self._num_own = self._own.to(device), self._num_own.to(device)
@@ -242,4 +248,4 @@ def _read_loaded_state(posterior: nn.Module, _: object) -> None:
     """Bring what is not a buffer in line with the buffers that were loaded."""
     assert isinstance(posterior, LaplacePosterior)
     posterior._forget_own()
-    posterior._mirror(is_fitted=bool(posterior.fitted))
+    posterior._mirror(is_fitted=not posterior.fitted.is_meta and bool(posterior.fitted))

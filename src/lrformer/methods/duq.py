@@ -60,6 +60,11 @@ class DUQ(BackboneMethod):
             gamma=config.gamma,
         )
 
+    @property
+    def predicts_by_logits(self) -> bool:
+        """Whether the most probable class of a prediction is that of the largest logit of `forward`."""
+        return True
+
     def loss(self, x: Shaped[Tensor, "b ..."], y: Shaped[Tensor, "b ..."]) -> Float[Tensor, ""]:
         """Return the binary cross-entropy of the kernels plus the gradient penalty."""
         weight = self.config.gradient_penalty

@@ -73,8 +73,13 @@ class GaussianProcessMethod(BackboneMethod):
 
     def on_epoch_start(self) -> None:
         """Forget the precision of the last epoch; a moving average forgets by itself."""
-        if self.gp is not None and self.gp.config.momentum is None:
+        if self.gp is None:
+            return
+        if self.gp.config.momentum is None:
             self.gp.reset()
+        else:
+            # Steps that are replayed from a CUDA graph do not say so themselves.
+            self.gp.posterior.mark_stale()
 
     def refresh_posterior(self) -> None:
         """Invert the precision that this epoch has summed."""

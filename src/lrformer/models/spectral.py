@@ -93,6 +93,8 @@ class SoftSpectralNorm(nn.Module):
             return self.normalize(weight)
         if torch.is_grad_enabled() or is_traced_or_transformed():
             return self.normalize(weight)
+        if weight.is_inference() or self.left.is_inference():
+            return self.normalize(weight)  # these do not tell when they change
         identity = (weight.data_ptr(), weight._version, self.left._version, weight.dtype)
         if self._kept is None or self._kept[0] != identity:
             self._kept = (identity, self.normalize(weight))
@@ -349,5 +351,7 @@ def _replace_batch_norms(model: nn.Module, bound: float) -> None:
         for name, child in list(parent.named_children()):
             if type(child) is nn.BatchNorm2d:
                 norm = SpectralBatchNorm2d(child.num_features, bound=bound, eps=child.eps)
-                norm.load_state_dict(child.state_dict())
-                setattr(parent, name, norm.to(child.weight.device).train(child.training))
+                norm.to(child.weight).load_state_dict(child.state_dict())
+                norm.weight.requires_grad_(child.weight.requires_grad)
+                norm.bias.requires_grad_(child.bias.requires_grad)
+                setattr(parent, name, norm.train(child.training))

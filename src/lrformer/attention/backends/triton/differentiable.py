@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from lrformer.attention.backends.triton import operators
+from lrformer.core.transforms import is_transformed
 
 
 def tied_squared_distance(*inputs: Any) -> Tensor:
@@ -26,13 +26,6 @@ def squared_distance(*inputs: Any) -> Tensor:
     if is_transformed():
         return SquaredDistance.apply(*inputs)[0]
     return operators.squared_distance(*inputs)[0]
-
-
-def is_transformed() -> bool:
-    """Return whether vmap, torch.func or forward mode is at work."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 class TiedSquaredDistance(torch.autograd.Function):
