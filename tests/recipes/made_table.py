@@ -11,8 +11,7 @@ from lrformer.recipes import attentions, main_table, plan_runs
 from lrformer.recipes.sharing import take_in_hand
 from lrformer.recipes.table import Table
 from lrformer.recipes.table_record import TableRun, without_place
-from lrformer.recipes.table_run import Circumstances, PlannedRun
-from lrformer.recipes.twins import run_folder
+from lrformer.recipes.table_run import Circumstances, PlannedRun, first_folder
 from lrformer.training import RuntimeConfig
 
 QUIET = RuntimeConfig(device="cpu", quiet=True)
@@ -78,7 +77,7 @@ def hold(out: Path, table: Table, *names: str) -> ExitStack:
     stack = ExitStack()
     for run in plan_runs(table):
         if run.name in names:
-            folder = run_folder(out, table, run, num_failed=0)
+            folder = first_folder(out, table, run)
             assert stack.enter_context(take_in_hand(folder))
     return stack
 

@@ -114,6 +114,31 @@ def test_where_only_the_evaluation_failed_the_training_is_not_made_again(made, d
     assert calls[0][2] == calls[1][2]
 
 
+def test_more_unknown_sets_need_no_other_training_also_of_a_second_attempt(made, data, tmp_path):
+    calls, failures = made
+    failures["lrsa", 0] = ArithmeticError("the loss is not finite")
+    table = small_table(data)
+    reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW)
+    failures.clear()
+    reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW, is_retrying=True)
+    stripes = dataclasses.replace(HOW, ood=(f"{data}:ood-stripes",))
+    failures["lrsa", 0] = ArithmeticError("in the evaluation")
+    update_metrics(calls[1][2], "training", {"made": "by a test"})
+    reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=stripes)
+    assert [call[2].name for call in calls] == ["seed-0", "seed-0-again-1", "seed-0-again-1"]
+
+
+def test_what_failed_is_not_gone_on_with_where_more_unknown_sets_are_asked_for(
+    made, data, tmp_path
+):
+    calls, failures = made
+    failures["lrsa", 0] = ArithmeticError("the loss is not finite")
+    for ood in ((), (f"{data}:ood-stripes",)):
+        how = dataclasses.replace(HOW, ood=ood)
+        reproduce_table(small_table(data), tmp_path, rows=["lrsa"], num_seeds=1, how=how)
+    assert [call[2].name for call in calls] == ["seed-0", "seed-0-again-1"]
+
+
 def test_a_run_that_was_begun_needs_only_the_rest_of_its_time(made, data, tmp_path, monkeypatch):
     calls, _ = made
     table = small_table(data)

@@ -7,7 +7,7 @@ import pytest
 from lrformer.recipes import TABLES, plan_runs, reproduce_table, table_engine, table_run
 from lrformer.recipes.table_engine import describe
 from lrformer.recipes.table_record import TableRun
-from lrformer.recipes.table_run import Circumstances, Trained, run_folder
+from lrformer.recipes.table_run import Circumstances, Trained, first_folder, run_folder
 from lrformer.recipes.time_limit import TimeLimit
 from lrformer.recipes.twins import find_trained
 from lrformer.training import update_metrics
@@ -21,7 +21,7 @@ UPPER, LOWER = "lrformer, seed 0", "lrformer_median, seed 0"
 
 def folder_of(out, table, name):
     (run,) = (run for run in plan_runs(table, num_seeds=2) if run.name == name)
-    return run_folder(out, table, run, num_failed=0)
+    return first_folder(out, table, run)
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_in_the_main_table_rows_that_differ_after_training_are_twins_and_nothing
     pairs = set()
     for number, source in enumerate(plan):
         out = tmp_path / str(number)
-        update_metrics(run_folder(out, table, source, num_failed=0), "training", {})
+        update_metrics(first_folder(out, table, source), "training", {})
         for run in plan:
-            own = run_folder(out, table, run, num_failed=0)
+            own = first_folder(out, table, run)
             if (found := find_trained(out, table, run, own)) is not None:
-                assert found.folder == run_folder(out, table, source, num_failed=0)
+                assert found.folder == first_folder(out, table, source)
                 pairs.add((run.name, f"{found.row}, seed {source.config.seed}"))
     twins = (
         ("lrformer", "lrformer_median"),

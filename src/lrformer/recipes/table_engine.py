@@ -27,6 +27,7 @@ from lrformer.recipes.table_run import (
     PlannedRun,
     Trained,
     failed_run,
+    first_folder,
     make_run,
     run_folder,
 )
@@ -109,7 +110,7 @@ def look_up(
     standings = []
     for run in plan:
         attempts = tuple(record.find(run.row.name, run.config, ood))
-        folder = None if out is None else run_folder(out, table, run, num_failed=0)
+        folder = None if out is None else first_folder(out, table, run)
         standings.append(Standing(run=run, status=_status(attempts, folder), attempts=attempts))
     return tuple(standings)
 
@@ -235,7 +236,7 @@ class _Work:
             for run in left:
                 if not self._is_due(run):
                     continue
-                with take_in_hand(run_folder(self.out, self.table, run, num_failed=0)) as is_ours:
+                with take_in_hand(first_folder(self.out, self.table, run)) as is_ours:
                     other = None
                     if is_ours:
                         other = find_in_training(self.out, self.table, run, self._folder(run))
@@ -268,7 +269,7 @@ class _Work:
 
     def _is_waiting(self, run: PlannedRun) -> bool:
         """Return whether nobody has the run in hand itself, but the one whose weights it takes."""
-        return not is_in_hand(run_folder(self.out, self.table, run, num_failed=0))
+        return not is_in_hand(first_folder(self.out, self.table, run))
 
     def read(self) -> TableRecord:
         """Return the record as it is now."""
@@ -311,7 +312,10 @@ class _Work:
         return self.record.find(run.row.name, run.config, self.how.ood)
 
     def _folder(self, run: PlannedRun) -> Path:
-        return run_folder(self.out, self.table, run, num_failed=len(self._attempts(run)))
+        # However many unknown sets an attempt was to be measured on.
+        attempts = self.record.find(run.row.name, run.config, ())
+        num_failed = sum(not attempt.is_finished for attempt in attempts)
+        return run_folder(self.out, self.table, run, num_failed=num_failed)
 
     def _title(self, run: PlannedRun) -> str:
         return f"[{self.plan.index(run) + 1}/{len(self.plan)}] {run.name}"

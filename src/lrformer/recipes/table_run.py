@@ -58,14 +58,17 @@ class PlannedRun:
         return f"{self.row.name}, seed {self.config.seed}"
 
 
+def first_folder(out: Path, table: Table, run: PlannedRun) -> Path:
+    """Return the folder of the first attempt at a run."""
+    return out / table.name / variant_slug(run.variant) / run.row.name / f"seed-{run.config.seed}"
+
+
 def run_folder(out: Path, table: Table, run: PlannedRun, *, num_failed: int) -> Path:
-    """Return the folder of one run; a new attempt has a new one, unless only its evaluation had failed."""
-    place = out / table.name / variant_slug(run.variant) / run.row.name
-    folder = place / f"seed-{run.config.seed}"
-    if not num_failed:
-        return folder
+    """Return where a run is made: a new attempt has a new folder, unless one is trained and lacks its evaluation."""
+    folder = first_folder(out, table, run)
     finished = (attempt for attempt in attempt_folders(folder) if is_finished(attempt))
-    return next(finished, place / f"seed-{run.config.seed}-again-{num_failed}")
+    again = folder.with_name(f"{folder.name}-again-{num_failed}")
+    return next(finished, again if num_failed else folder)
 
 
 def attempt_folders(folder: Path) -> list[Path]:

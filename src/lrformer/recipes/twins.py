@@ -6,7 +6,7 @@ from pathlib import Path
 from lrformer.core import ConfigError
 from lrformer.recipes.sharing import is_in_hand
 from lrformer.recipes.table import Table
-from lrformer.recipes.table_run import PlannedRun, Trained, attempt_folders, run_folder
+from lrformer.recipes.table_run import PlannedRun, Trained, attempt_folders, first_folder
 from lrformer.training.refit import training_of
 from lrformer.training.run_folder import is_finished
 from lrformer.training.state import state_path
@@ -66,5 +66,5 @@ def _twins(out: Path, table: Table, run: PlannedRun) -> list[Trained]:
         config = dataclasses.replace(row.experiment.config, seed=run.config.seed)
         if row.name != run.row.name and training_of(config) == training_of(run.config):
             other = dataclasses.replace(run, row=row, config=config)
-            twins.append(Trained(row=row.name, folder=run_folder(out, table, other, num_failed=0)))
+            twins.append(Trained(row=row.name, folder=first_folder(out, table, other)))
     return twins
