@@ -242,7 +242,9 @@ def test_a_split_that_is_missing_names_each_that_is_there_once(tmp_path, write_f
     ("name", "shown"),
     [
         (b"caf\xe9.png", "caf\\udce9.png"),
-        ("a\u2028b.png".encode(), "a\u2028b.png"),
+        ("a\u2028b.png".encode(), "a\\u2028b.png"),
+        (b"a\x1b[31m\tb.png", "a\\x1b[31m\\tb.png"),
+        ("写真\u202f1.png".encode(), "写真\u202f1.png"),
         (b"a\nb.png", "a\\nb.png"),
         (b"a\rb.png", "a\\rb.png"),
     ],
@@ -256,3 +258,16 @@ def test_files_may_have_any_name(tmp_path, write_folder, name, shown):
     assert len(train.files) == len(train)
     assert sum(file.endswith(f"/cat/{shown}") for file in train.files) == 1
     assert all(file.encode().decode() == file for file in train.files)
+
+
+def test_a_class_may_have_any_name(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets", splits=("train", "test"))
+    for split in ("train", "test"):
+        place = os.fsencode(folder / split)
+        os.rename(os.path.join(place, b"dog"), os.path.join(place, b"d\xf6g"))  # noqa: PTH104, PTH118
+    test = load_dataset(folder, split="test", root=tmp_path / "cache")
+    assert test.class_names == ("cat", "d\\udcf6g")
+    assert test.files is not None
+    assert all(
+        test.class_names[label] in name for label, name in zip(test.y, test.files, strict=True)
+    )

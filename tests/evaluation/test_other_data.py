@@ -125,3 +125,12 @@ def test_data_without_class_directories_are_refused(run, tmp_path):
     write_images(tmp_path / "flat", (90, 30, 90), 3, seed=5)
     with pytest.raises(ConfigError, match="flat has no class directory in it"):
         evaluate_run(run, data=str(tmp_path / "flat"), device="cpu")
+
+
+def test_what_is_measured_as_known_is_not_measured_as_unknown(run, workspace, tmp_path):
+    moved = shutil.copytree(workspace / "data", tmp_path / "moved")
+    for spec in (moved, f"{moved}:val"):
+        with pytest.raises(
+            ConfigError, match=r"moved.* is what the run was trained or is measured"
+        ):
+            evaluate_run(run, data=f"{moved}:test", ood=[str(spec)], config=FEW, device="cpu")

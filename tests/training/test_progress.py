@@ -1,6 +1,10 @@
 """What is shown of a training where there is no terminal."""
 
+import io
+
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from lrformer.core import ConfigError
 from lrformer.training import RuntimeConfig, progress, train
@@ -95,3 +99,16 @@ def test_on_a_terminal_every_epoch_has_a_line(monkeypatch, capsys) -> None:
 def test_a_negative_time_between_lines_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"seconds_between_lines \(-1\) must not be negative"):
         RuntimeConfig(seconds_between_lines=-1)
+
+
+def test_what_is_said_is_shown_as_it_is(monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    written = io.StringIO()
+    with Display(num_epochs=1, num_stages=1, num_steps=1, is_shown=True) as display:
+        display._bar = Progress(console=Console(file=written, width=200))
+        for name in ("runs/[red]a", "runs/[/b]a"):
+            display.say(f"the weights of {name}")
+    assert written.getvalue().splitlines()[:2] == [
+        "the weights of runs/[red]a",
+        "the weights of runs/[/b]a",
+    ]

@@ -199,11 +199,10 @@ def print_bounds(report: BoundsReport) -> None:
     """Print a report as a table with its verdict and what it does not guarantee."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    from lrformer.cli.table_screen import ANY_WIDTH
+    from lrformer.cli.table_screen import needed_width
     from lrformer.evaluation.bounds_report import NOT_CERTIFIABLE
 
     console = Console()
@@ -230,10 +229,7 @@ def print_bounds(report: BoundsReport) -> None:
         return table
 
     whole = grid(has_reasons=True)
-    if (
-        Measurement.get(console, console.options.update(max_width=ANY_WIDTH), whole).maximum
-        <= console.width
-    ):
+    if needed_width(whole, console) <= console.width:
         console.print(whole)
     else:
         console.print(grid(has_reasons=False))

@@ -27,7 +27,7 @@ def print_figures(result: "Reproduction", console: "Console") -> None:
     for part in _parts(rows, list(places), console, room):
         grid = _grid(rows, part)
         # A figure is not cut because the window is narrower than one column.
-        wide = Console(width=max(console.width, _width(grid, console)), highlight=False)
+        wide = Console(width=max(console.width, needed_width(grid, console)), highlight=False)
         wide.print(grid)
         console.print()
 
@@ -48,7 +48,7 @@ def _parts(
     """Return the columns in as few parts as fit into `room`, none of them empty."""
     parts: list[list[int]] = [[]]
     for place in places:
-        if parts[-1] and _width(_grid(rows, [*parts[-1], place]), console) > room:
+        if parts[-1] and needed_width(_grid(rows, [*parts[-1], place]), console) > room:
             parts.append([])
         parts[-1].append(place)
     return parts
@@ -71,7 +71,8 @@ def _grid(rows: list["SummaryRow"], places: list[int]) -> "Grid":
     return grid
 
 
-def _width(grid: "Grid", console: "Console") -> int:
+def needed_width(grid: "Grid", console: "Console") -> int:
+    """Return how wide a screen must be to show a table whole."""
     from rich.measure import Measurement
 
     return Measurement.get(console, console.options.update(max_width=ANY_WIDTH), grid).maximum

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,9 +52,13 @@ def files_path(folder: Path, split: str) -> Path:
 
 
 def in_one_line(path: Path | str) -> str:
-    """Return the name of a file for a reader: bytes that are no UTF-8, and line breaks, as escapes."""
-    text = str(path).encode(errors="backslashreplace").decode()
-    return text.replace("\n", "\\n").replace("\r", "\\r")
+    """Return the name of a file for a reader: what has no sign, such as bytes that are no UTF-8 or line breaks, as escapes."""
+    return "".join(
+        sign
+        if sign.isprintable() or unicodedata.category(sign) == "Zs"
+        else sign.encode("unicode_escape").decode()
+        for sign in str(path)
+    )
 
 
 def read_file_names(folder: Path, split: str) -> tuple[str, ...] | None:

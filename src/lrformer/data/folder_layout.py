@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lrformer.core import ConfigError
 from lrformer.core.registry import did_you_mean
-from lrformer.data.file_split import FileSplit
+from lrformer.data.file_split import FileSplit, in_one_line
 from lrformer.data.image_file import is_image_file
 
 LABELED_SPLITS = ("train", "val", "test")
@@ -28,7 +28,7 @@ def ood_splits(folder: Path) -> list[str]:
 
 def scan_labeled(folder: Path, split: str) -> FileSplit:
     """Return the files of train, val or test, labeled by the sorted class directories of `train`."""
-    class_names = tuple(path.name for path in _class_directories(folder / "train"))
+    class_names = tuple(in_one_line(path.name) for path in _class_directories(folder / "train"))
     if len(class_names) < 2:
         found = f"one class ('{class_names[0]}')" if class_names else "no class directory"
         raise ConfigError(
@@ -53,15 +53,16 @@ def scan_classes(
     files: list[Path] = []
     labels: list[int] = []
     for directory in _class_directories(folder):
-        if directory.name not in class_names:
+        name = in_one_line(directory.name)
+        if name not in class_names:
             raise ConfigError(
-                f"{directory} is a class that {whose}.{did_you_mean(directory.name, class_names)}"
+                f"{in_one_line(directory)} is a class that {whose}.{did_you_mean(name, class_names)}"
             )
         members = _image_files(directory)
         if not members:
             raise ConfigError(f"{directory} has no image in it; add some or remove the directory.")
         files += members
-        labels += [class_names.index(directory.name)] * len(members)
+        labels += [class_names.index(name)] * len(members)
     if not files:
         raise ConfigError(f"{folder} has no class directory in it.")
     return FileSplit(

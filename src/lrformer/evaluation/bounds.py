@@ -111,7 +111,7 @@ def _without_radii(report: BoundsReport) -> BoundsReport:
     """Return the report of a model whose predictions do not follow its logits: their constants certify none."""
     local = report.local
     if local is not None:
-        local = replace(local, radii=(0.0,) * len(local.radii))
+        local = replace(local, radii=())
     return replace(report, radii=(0.0,) * len(report.radii), local=local, is_certifiable=False)
 
 

@@ -26,7 +26,7 @@ _CONFIDENCE = (
 )
 NOT_CERTIFIABLE = (
     "No prediction has a certified radius: the constants are of the mean logits, and predictions are means over samples, "
-    "or shrink every class by a variance of its own."
+    "shrink every class by a variance of its own, or are not known to follow them."
 )
 GUARANTEES = (_SOUND, _MEASURED, _PRINTED, _CONFIDENCE)
 
@@ -69,7 +69,8 @@ class DepthPoint:
 class LocalBounds:
     """Sound constants of the logits on the L2 ball of `radius` around each input.
 
-    `radii` are those within which a prediction cannot change, none larger than `radius`.
+    `radii` are those within which a prediction cannot change, none larger than `radius`; none are given where predictions
+    do not follow the logits.
     """
 
     radius: float
@@ -88,9 +89,12 @@ class LocalBounds:
         text = (
             f"Within {self.radius:.3g} of an input (L2, in the units of the model's input) the logits "
             f"are Lipschitz with a constant from {_figure(ordered[0])} to {_figure(ordered[-1])}, median "
-            f"{_figure(middle)}: proved, and about these balls alone. {self.num_held} of "
-            f"{len(self.radii)} predictions cannot change in their ball."
+            f"{_figure(middle)}: proved, and about these balls alone."
         )
+        if self.radii:
+            text += (
+                f" {self.num_held} of {len(self.radii)} predictions cannot change in their ball."
+            )
         if middle > VACUOUS_ABOVE:
             text += (
                 " These constants are true but vacuous: with unconstrained weights the balls outgrow "

@@ -136,7 +136,7 @@ def check_unknown(data: str, spec: str) -> None:
     is_own = place == data if place in DATASETS or data in DATASETS else is_one
     if is_own and not (split or "").startswith(OOD_PREFIX):
         raise ConfigError(
-            f"'{spec}' is what the run was trained on, and not unknown to it; its unknown sets are {place}:{OOD_PREFIX}NAME, "
+            f"'{spec}' is what the run was trained or is measured on, and not unknown to it; its unknown sets are {place}:{OOD_PREFIX}NAME, "
             f"where it has any, and the classes that were left out are '{OTHER_CLASSES}'."
         )
 

@@ -24,6 +24,7 @@ from lrformer.evaluation.run_data import (
     load_ood_split,
     load_test_split,
     parse_corruptions,
+    parse_place,
 )
 from lrformer.training import Run, load_run
 from lrformer.training.atomic_files import read_json
@@ -119,6 +120,8 @@ def evaluate_run(
     unknown: dict[str, Split] = {}
     for spec in specs:
         check_unknown(run.config.train.data, spec)
+        if data is not None:
+            check_unknown(parse_place(data)[0], spec)
         name, split = load_ood_split(run.config, spec, root=root)
         if name in unknown:
             raise ConfigError(

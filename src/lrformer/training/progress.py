@@ -63,7 +63,7 @@ class Display:
         if not self.is_shown:
             return
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False, soft_wrap=True)
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the display
 
