@@ -25,7 +25,7 @@ from lrformer.recipes.sharing import sole_writer, take_in_hand
 from lrformer.training import RuntimeConfig, TrainConfig, train
 from lrformer.training.atomic_files import read_json, write_json
 from lrformer.training.journal import read_log
-from lrformer.training.run_folder import METRICS_FILE
+from lrformer.training.metrics_file import read_metrics
 
 Change = Callable[[TrainConfig], TrainConfig]
 
@@ -98,7 +98,7 @@ def run_candidate(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     runtime = RuntimeConfig(compile=torch.cuda.is_available(), validate_every=2)
     run = train(config, folder, runtime=runtime)
     entries = [entry for entry in read_log(folder) if "val_accuracy" in entry]
-    metrics = read_json(folder / METRICS_FILE)
+    metrics = read_metrics(folder)
     return {
         "name": name,
         "epochs": arguments.epochs,

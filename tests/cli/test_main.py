@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from typer.testing import CliRunner
 
 import lrformer
 from lrformer.cli.main import app, main
+from lrformer.heads import FlatVarianceWarning
 
 SOURCE = Path(lrformer.__file__).parent.parent
 
@@ -115,3 +117,17 @@ def test_no_option_is_cut_on_a_narrow_screen():
     for option in ("--label-smoothing", "--validate-every", "--no-pretrained", "deep_ensemble"):
         assert option in shown
     assert "…" not in shown
+
+
+def test_a_warning_of_ours_is_one_line_without_a_place(monkeypatch, capsys):
+    def warn():
+        warnings.warn("the variance carries no distance", FlatVarianceWarning, stacklevel=1)
+        warnings.warn("something else", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr(sys.modules["lrformer.cli.main"], "app", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        main()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "lrformer: warning: the variance carries no distance"
+    assert "UserWarning: something else" in lines[1]

@@ -99,7 +99,7 @@ def with_options(*settings: str) -> list[str]:
         (["digits", "--model-option", "depth"], "NAME=VALUE"),
         (["digits", "--seed", "-1"], "seed (-1) must lie in 0.."),
         (["digits", "--model-option", "depth=six"], "depth ('six') must be a whole number"),
-        (["digits", "--epochs", "2", "--warmup-epochs", "3"], "None is a tenth of them"),
+        (["digits", "--epochs", "2", "--warmup-epochs", "3"], "left out it is a tenth of them"),
         (["digits", "--model", "certified_digits"], "--method deterministic"),
         (["digits", "--attention", "dot_product"], "--method deterministic"),
         (["digits", "--model", "lrformer_digits", "--from", "vit_tiny_patch16_224"], "two models"),

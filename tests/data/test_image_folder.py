@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from lrformer.core import ConfigError
-from lrformer.data import file_split, list_splits, load_dataset, read_image
+from lrformer.data import file_split, folder_layout, list_splits, load_dataset, read_image
 
 
 def _pixels(path):
@@ -80,7 +80,34 @@ def test_a_corrupt_image_is_named(tmp_path, write_folder):
     folder = write_folder(tmp_path / "pets")
     bad = folder / "train" / "dog" / "2.png"
     bad.write_bytes(bad.read_bytes()[:60])
-    with pytest.raises(ConfigError, match=f"{bad}: not a readable image"):
+    with pytest.raises(ConfigError, match=f"{bad}: not a readable image .*replace it or remove it"):
+        load_dataset(folder, root=tmp_path / "c")
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path, write_folder, monkeypatch):
+    monkeypatch.setattr(file_split, "ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(file_split, "NUM_NAMED", 2)
+    folder = write_folder(tmp_path / "pets")
+    files = [folder / "train" / "cat" / f"{n}.png" for n in (1, 3)]
+    files += [folder / "train" / "dog" / f"{n}.png" for n in (0, 3)]
+    for path in files:
+        path.write_text("not an image")
+    first, *others = map(str, files)
+    with pytest.raises(ConfigError) as refused:
+        load_dataset(folder, root=tmp_path / "c")
+    assert str(refused.value) == (
+        f"{first}: not a readable image; replace it or remove it. The same or worse holds of "
+        f"{others[0]}, {others[1]} and 1 more."
+    )
+    for path in files:
+        path.unlink()
+    assert len(load_dataset(folder, root=tmp_path / "c")) == 4
+
+
+def test_a_class_that_may_not_be_read_is_not_called_empty(tmp_path, write_folder, monkeypatch):
+    folder = write_folder(tmp_path / "pets")
+    monkeypatch.setattr(folder_layout.os, "access", lambda path, _: path.name != "dog")
+    with pytest.raises(ConfigError, match="dog may not be read"):
         load_dataset(folder, root=tmp_path / "c")
 
 

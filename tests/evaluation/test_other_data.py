@@ -8,7 +8,13 @@ import pytest
 
 from lrformer.core import ConfigError
 from lrformer.data import load_dataset
-from lrformer.evaluation import EvaluationConfig, evaluate_run, load_test_split, predict_run
+from lrformer.evaluation import (
+    EvaluationConfig,
+    evaluate_run,
+    find_files,
+    load_test_split,
+    predict_run,
+)
 from tests.evaluation.made_run import COLORS, write_images
 
 FEW = EvaluationConfig(num_draws=5)
@@ -129,8 +135,28 @@ def test_data_without_class_directories_are_refused(run, tmp_path):
 
 def test_what_is_measured_as_known_is_not_measured_as_unknown(run, workspace, tmp_path):
     moved = shutil.copytree(workspace / "data", tmp_path / "moved")
-    for spec in (moved, f"{moved}:val"):
+    for spec in (moved, f"{moved}:val", moved / "val", moved / "train" / "red"):
         with pytest.raises(
             ConfigError, match=r"moved.* is what the run was trained or is measured"
         ):
             evaluate_run(run, data=f"{moved}:test", ood=[str(spec)], config=FEW, device="cpu")
+
+
+def test_a_part_of_the_training_data_is_not_unknown(run, workspace):
+    own = workspace / "data"
+    for spec in (own / "train", own / "val", own / "train" / ".." / "test"):
+        with pytest.raises(ConfigError, match="is what the run was trained or is measured on"):
+            evaluate_run(run, ood=[str(spec)], config=FEW, device="cpu")
+    results = evaluate_run(run, ood=[str(own / "ood-gray")], config=FEW, device="cpu")
+    assert list(results.ood) == ["ood-gray"]
+
+
+def test_one_name_in_the_place_of_a_list_is_refused(run):
+    with pytest.raises(
+        ConfigError, match=r"ood \('svhn'\) must be a list of names; give \['svhn'\]"
+    ):
+        evaluate_run(run, ood="svhn", device="cpu")
+    with pytest.raises(ConfigError, match=r"corruptions \('fog'\) must be a list"):
+        evaluate_run(run, corruptions="fog", device="cpu")
+    with pytest.raises(ConfigError, match=r"places \('new'\) must be a list"):
+        find_files("new")

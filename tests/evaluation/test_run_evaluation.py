@@ -16,6 +16,7 @@ from lrformer.evaluation import (
     load_test_split,
     predict_run,
 )
+from lrformer.evaluation.bounds import bounds
 from lrformer.evaluation.run_data import default_ood, match_channels, parse_corruptions
 from lrformer.training import TrainConfig
 
@@ -141,3 +142,9 @@ def test_a_folder_that_was_never_evaluated_says_what_to_do(run, tmp_path):
         Results.load(run.path)
     with pytest.raises(ConfigError, match="has not been evaluated"):
         Results.load(tmp_path)
+
+
+def test_a_run_is_bound_as_its_method_is(run):
+    assert bounds(run).chain == bounds(run.method).chain
+    with pytest.raises(ConfigError, match=r"model \(a dict\) must be a module or a run"):
+        bounds({"a": "run"})  # pyright: ignore[reportArgumentType]

@@ -123,9 +123,14 @@ def test_at_width_384_the_papers_literal_length_scale_carries_none_and_warns() -
     head = RandomFeatureGP(384, 10, config, generator=generator())
     head.update(x)
     head.refresh()
-    with pytest.warns(FlatVarianceWarning, match=r"carries no distance.*ratio 1\.\d"):
+    with pytest.warns(
+        FlatVarianceWarning, match=r"carries no distance.*ratio 1\.\d.*set feature_scale to 'cal"
+    ):
         report = distance_report(head, clusters(200, 5), generator=generator())
     assert report.ratio < 2
+    object.__setattr__(head.config, "feature_scale", "layer_norm")
+    with pytest.warns(FlatVarianceWarning, match="set another length_scale"):
+        distance_report(head, clusters(200, 5), generator=generator())
 
 
 def test_the_effective_rank_is_the_trace_of_the_smoother() -> None:

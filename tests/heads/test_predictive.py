@@ -126,6 +126,12 @@ def test_shapes_that_do_not_belong_together_are_refused() -> None:
         Predictive(logits=torch.zeros(3))
     with pytest.raises(ConfigError, match="variance has shape"):
         Predictive(logits=torch.zeros(3, 4), variance=torch.zeros(2))
+    with pytest.raises(ConfigError, match=r"samples have shape \(5, 3, 4\)"):
+        Predictive(logits=torch.zeros(3, 2), samples=torch.zeros(5, 3, 4))
+    with pytest.raises(ConfigError, match=r"logits \(a torch.int64\) must be a tensor of floating"):
+        Predictive(logits=torch.zeros(3, 4, dtype=torch.long))
+    with pytest.raises(ConfigError, match=r"logits \(a list\) must be a tensor of floating"):
+        Predictive(logits=[1.0, 2.0])  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("shape", [(4,), (5, 2), (5, 3, 1), ()])

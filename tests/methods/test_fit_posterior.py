@@ -259,3 +259,8 @@ def test_an_epoch_forgets_a_sum_and_not_a_moving_average(momentum) -> None:
     is_kept = torch.equal(method.head.posterior.precision, before)
     assert before.any()
     assert is_kept == (momentum is not None)
+
+
+def test_what_is_no_module_is_refused_by_its_kind() -> None:
+    with pytest.raises(ConfigError, match=r"model \(a NoneType\) must be a module"):
+        fit_posterior(None, digits()[0])  # pyright: ignore[reportArgumentType]

@@ -302,3 +302,14 @@ def test_many_sets_with_long_names_that_begin_alike_leave_room_for_their_curves(
     svg = roc_figure(known, ood, score="entropy")  # a plot without room would be a warning
     for n in range(number):
         assert f"number {n} (" in svg
+
+
+@pytest.mark.parametrize("value", [0.00371, 0.04996, 0.5, 0.99951])
+@pytest.mark.parametrize("name", ["nll", "accuracy", "ece_equal_width"])
+def test_an_interval_that_holds_a_value_shows_so(name, value):
+    said = write_value(name, value).rstrip("%")
+    for low, high in ((value, value + 1e-6), (value - 1e-6, value)):
+        ends = write_interval(name, low, high).rstrip("%").split("\u2013")
+        assert float(ends[0]) <= float(said) + 0.00011
+        assert float(said) <= float(ends[1]) + 0.00011
+        assert len(ends[0].split(".")[1]) == len(said.split(".")[1])

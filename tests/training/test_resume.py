@@ -207,9 +207,13 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path, monkeypatch):
 
 def test_an_absurd_learning_rate_is_a_clear_stop(tmp_path):
     config = small(PLAIN, name="sgd", lr=1e30, clip_norm=None, warmup_epochs=0.0)
-    with pytest.raises(TrainingDivergedError, match="smaller lr"):
+    with pytest.raises(
+        TrainingDivergedError,
+        match=r"No state had been written yet\. Start a new run with a smaller lr",
+    ):
         train(config, tmp_path, runtime=QUIET)
     assert not (tmp_path / "model.safetensors").exists()
+    train(small(PLAIN, epochs=1), tmp_path, runtime=QUIET)  # nothing there stands against it
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch):

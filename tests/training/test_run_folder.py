@@ -1,5 +1,6 @@
 """A run as a folder: what is written comes back to the bit, and what is broken is named."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -32,8 +33,14 @@ from lrformer.training.atomic_files import (
     write_tensors,
 )
 from lrformer.training.backbone import backbone_img_size, describe_backbone
-from lrformer.training.claim import claim_folder
-from lrformer.training.run_folder import save_method, write_decision, write_run_config
+from lrformer.training.claim import claim_folder, sole_process
+from lrformer.training.metrics_file import is_finished
+from lrformer.training.run_folder import (
+    read_run_config,
+    save_method,
+    write_decision,
+    write_run_config,
+)
 from lrformer.training.start import backbone_factory
 
 DIGITS = load_dataset("digits")
@@ -158,9 +165,41 @@ def test_a_missing_or_damaged_file_is_named(run_folder, name):
         ConfigError, match=rf"{name} is not .* Restore it from a copy, or {way_out}"
     ):
         load_run(run_folder)
+    with pytest.raises(ConfigError, match=rf"{name} .*Restore it from a copy, or {way_out}"):
+        load(run_folder)
     path.unlink()
-    with pytest.raises(ConfigError, match=name):
+    is_fitted_again = name in ("posterior.safetensors", "decision.json")
+    message = "run the same train command again, which fits it" if is_fitted_again else name
+    with pytest.raises(ConfigError, match=message):
         load_run(run_folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_damaged_metrics_are_said_to_be_needed_by_no_prediction(run_folder, content):
+    (run_folder / "metrics.json").write_text(content)
+    for use in (is_finished, lambda folder: update_metrics(folder, "test", {})):
+        with pytest.raises(ConfigError, match=r"metrics.json .*delete it: predict, evaluate and"):
+            use(run_folder)
+    load_run(run_folder)
+
+
+def test_a_folder_in_which_nothing_was_trained_takes_other_settings(run_folder, tmp_path):
+    before = load_run(run_folder).config
+    other = dataclasses.replace(before, train=dataclasses.replace(before.train, seed=1))
+    with pytest.raises(ConfigError, match="belongs to a run with other settings"):
+        claim_folder(run_folder, other)
+    new = tmp_path / "new"
+    claim_folder(new, before)
+    (new / ".training.lock").touch()  # of a process that was killed
+    with sole_process(new):
+        claim_folder(new, before)
+        with pytest.raises(ConfigError, match="another process trains"):
+            claim_folder(new, other)
+    claim_folder(new, other)
+    assert read_run_config(new) == other
+    (new / "log.jsonl").touch()
+    with pytest.raises(ConfigError, match="belongs to a run with other settings"):
+        claim_folder(new, before)
 
 
 def test_a_newer_schema_is_refused_by_name(run_folder):
@@ -188,8 +227,11 @@ def test_weights_of_another_model_are_refused(run_folder):
     tensors, _ = read_tensors(run_folder / "model.safetensors")
     tensors.pop(next(name for name in tensors if name.startswith("backbone.")))
     write_tensors(run_folder / "model.safetensors", tensors)
-    with pytest.raises(ConfigError, match="does not fit the model"):
+    with pytest.raises(ConfigError, match="does not fit the model") as refused:
         load_run(run_folder)
+    assert "Missing key" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 700
 
 
 def test_weights_and_posterior_of_different_runs_are_not_taken_for_one(run_folder):

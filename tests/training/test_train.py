@@ -15,7 +15,7 @@ from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_tensors
 from lrformer.training.claim import claim_folder
-from lrformer.training.run_folder import update_metrics
+from lrformer.training.metrics_file import update_metrics
 from lrformer.training.running import resolve
 from tests.evaluation.made_run import write_image_folder, write_images
 from tests.tolerance import assert_close

@@ -91,7 +91,7 @@ def evaluate(
     from lrformer.evaluation import EvaluationConfig, evaluate_run, over_seeds
     from lrformer.evaluation.plain_arrays import evaluate_arrays
     from lrformer.training.atomic_files import check_writable
-    from lrformer.training.run_folder import METRICS_FILE
+    from lrformer.training.metrics_file import METRICS_FILE
 
     config = EvaluationConfig(
         num_bins=bins, threshold=threshold, num_draws=draws, level=level, seed=seed
@@ -134,13 +134,11 @@ def evaluate(
 
 def _check_results(folder: Path) -> None:
     """Raise if the results could not be put into `folder`, before anything is predicted."""
-    from lrformer.training.atomic_files import check_writable, read_json
-    from lrformer.training.run_folder import METRICS_FILE
+    from lrformer.training.atomic_files import check_writable
+    from lrformer.training.metrics_file import METRICS_FILE, read_metrics
 
-    path = folder / METRICS_FILE
-    check_writable(path)
-    if path.exists():
-        read_json(path)
+    check_writable(folder / METRICS_FILE)
+    read_metrics(folder)
 
 
 def _check_arrays_alone(

@@ -1,7 +1,8 @@
 """The commands together, and what happens when one fails or is interrupted."""
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
@@ -72,8 +73,17 @@ app.add_typer(
 app.add_typer(bench_command.app, name="bench", short_help="Measure speed, memory and error.")
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Show a warning of ours as one line, and others as Python does."""
+    if category.__module__.startswith("lrformer."):
+        typer.echo(f"lrformer: warning: {message}", err=True)
+    else:
+        typer.echo(warnings.formatwarning(message, category, *place[:2]), err=True, nl=False)
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except LRFormerError as error:

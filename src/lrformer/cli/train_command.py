@@ -302,12 +302,12 @@ def report_run(folder: Path, run: Any) -> None:
     """Say where the run is and what it is worth; one process of many says it."""
     from accelerate.state import PartialState
 
-    from lrformer.training.atomic_files import read_json
+    from lrformer.training.metrics_file import read_metrics
     from lrformer.training.run_folder import describe_temperature
 
     if not PartialState().is_main_process:
         return
-    figures = read_json(folder / "metrics.json")["training"]["validation_calibrated"]
+    figures = read_metrics(folder)["training"]["validation_calibrated"]
     typer.echo(
         f"{folder}: validation accuracy {figures['accuracy']:.2%}, nll {figures['nll']:.4f}, "
         f"ece {figures['ece']:.4f}; temperature {describe_temperature(run)}, "

@@ -22,6 +22,10 @@ from lrformer.data.cache import (
 from lrformer.data.image_file import read_image
 
 ROWS_AT_A_TIME = 512
+# An error names this many files besides the first.
+NUM_NAMED = 10
+# An error names this many files besides the first.
+NUM_NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,23 +101,45 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
         partial, mode="r+" if done else "w+", dtype=np.uint8, shape=shape
     )
     _reserve(partial)
+
+    def read(path: Path) -> np.ndarray | ConfigError:
+        try:
+            return _read_like(first, split.files[0], path, image_format)
+        except ConfigError as error:
+            return error
+
+    wrong: list[ConfigError] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(done, len(split.files), ROWS_AT_A_TIME):
             block = split.files[start : start + ROWS_AT_A_TIME]
-            images = pool.map(
-                lambda path: _read_like(first, split.files[0], path, image_format), block
-            )
-            for row, image in enumerate(images, start):
-                array[row] = image
+            for row, image in enumerate(pool.map(read, block), start):
+                if isinstance(image, ConfigError):
+                    wrong.append(image)
+                else:
+                    array[row] = image
+            if wrong:
+                continue  # the rest is only looked at, so that one error names all files
             array.flush()
             text = json.dumps({**state, "rows": start + len(block)})
             write_atomically(progress, lambda file, text=text: _write(file, text))
+    if wrong:
+        raise ConfigError(_describe(wrong)) from wrong[0]
     partial.replace(images_path(folder, name))
     labels = np.asarray(split.labels, dtype=np.int64)
     write_atomically(labels_path(folder, name), lambda file: np.save(file, labels))
     names = "".join(f"{in_one_line(path)}\n" for path in split.files)
     write_atomically(files_path(folder, name), lambda file: _write(file, names))
     progress.unlink(missing_ok=True)
+
+
+def _describe(wrong: list[ConfigError]) -> str:
+    """Return what is wrong with the first file, and the names of the others."""
+    said, *others = map(str, wrong)
+    if not others:
+        return said
+    names = [text.split(": ", 1)[0] for text in others]
+    left = f" and {len(names) - NUM_NAMED:,} more" if len(names) > NUM_NAMED else ""
+    return f"{said} The same or worse holds of {', '.join(names[:NUM_NAMED])}{left}."
 
 
 def _reserve(path: Path) -> None:

@@ -1,5 +1,6 @@
 """The layout of a folder of images: `train/ val/ [test/] [ood-*/]`, one directory a class."""
 
+import os
 from pathlib import Path
 
 from lrformer.core import ConfigError
@@ -98,4 +99,8 @@ def _class_directories(folder: Path) -> list[Path]:
 
 def _image_files(folder: Path) -> list[Path]:
     """Return the image files below `folder`, sorted by path."""
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(
+            f"{in_one_line(folder)} may not be read; allow it, for example with chmod -R u+rX."
+        )
     return sorted(path for path in folder.rglob("*") if path.is_file() and is_image_file(path))

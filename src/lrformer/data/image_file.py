@@ -37,7 +37,7 @@ def read_image(
         image_size: scale the shorter side to this and cut the center square; None keeps the size.
         channels: 1 or 3 to convert whatever the file holds; None takes gray or RGB as it is and refuses the rest.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if channels is not None and channels not in MODE_OF_CHANNELS:
         raise ConfigError(f"channels ({channels}) must be 1 (gray) or 3 (RGB).")
@@ -47,8 +47,12 @@ def read_image(
             image.load()
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such file.") from error
+    except UnidentifiedImageError as error:
+        raise ConfigError(f"{path}: not a readable image; replace it or remove it.") from error
     except Exception as error:  # decoders raise whatever they meet in a broken file
-        raise ConfigError(f"{path}: not a readable image ({error}).") from error
+        raise ConfigError(
+            f"{path}: not a readable image ({error}); replace it or remove it."
+        ) from error
     if image.mode in NUMBERS:
         raise ConfigError(
             f"{path}: the image has mode {image.mode}, numbers of 32 bits that may mean anything; save it with 8 bits "
@@ -62,7 +66,7 @@ def read_image(
     if channels not in MODE_OF_CHANNELS:
         raise ConfigError(
             f"{path}: the image has mode {image.mode}, {found or 'an unknown number of'} channels; "
-            "1 (gray) or 3 (RGB) are expected. Pass channels=3 to convert every image to RGB."
+            "1 (gray) or 3 (RGB) are expected. Pass channels=3 (--channels 3) to convert every image to RGB."
         )
     image = image.convert(MODE_OF_CHANNELS[channels])
     if image_size is not None:

@@ -67,7 +67,7 @@ def _official_files(dataset: str, root: Path) -> Iterator[None]:
         yield
     except (RuntimeError, OSError) as error:
         raise ConfigError(
-            f"data set '{dataset}' could not be read from {root}: {error} Put the official files "
+            f"data set '{dataset}' could not be read from {root} ({str(error).rstrip('.')}). Put the official files "
             f"there, or prepared arrays (train-x.npy, train-y.npy, test-x.npy, test-y.npy) into "
             f"{root.parent}."
         ) from error

@@ -42,10 +42,11 @@ from lrformer.lipschitz.network import margins
 from lrformer.methods import Method
 from lrformer.models.certified import CertifiedTransformer
 from lrformer.training.posterior import PosteriorClassifier
+from lrformer.training.run_folder import Run
 
 
 def bounds(
-    model: nn.Module,
+    model: nn.Module | Run,
     x: Tensor | None = None,
     *,
     radius: float | None = None,
@@ -55,7 +56,7 @@ def bounds(
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> BoundsReport:
-    """Return the Lipschitz report of `model`: ours, timm's or transformers', converted or not.
+    """Return the Lipschitz report of `model`: a run, or a model of ours, timm's or transformers', converted or not.
 
     Args:
         x: a batch of inputs at which to measure local constants and radii; without it the report
@@ -68,10 +69,12 @@ def bounds(
         batch_size: inputs that are measured at once.
         progress: called before each measurement with its name, how many are done and how many there are.
     """
+    if isinstance(model, Run):
+        model = model.method
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model ({model!r}) must be a module; open a folder with lrformer.load, build a name with "
-            f"lrformer.create_model."
+            f"model (a {type(model).__name__}) must be a module or a run; open a folder with lrformer.load, build a name "
+            f"with lrformer.create_model."
         )
     if radius is not None and (x is None or not 0 < radius < math.inf):
         raise ConfigError(

@@ -43,6 +43,8 @@ def find_files(places: Sequence[str]) -> list[Path]:
 
     A name that stands for nothing stays in the list, so that it becomes a row with its error and is not lost.
     """
+    if isinstance(places, str):
+        raise ConfigError(f"places ('{places}') must be a list of names; give ['{places}'].")
     files: list[Path] = []
     for place in places:
         path = Path(place).expanduser()

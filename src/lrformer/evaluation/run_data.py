@@ -131,9 +131,13 @@ def check_unknown(data: str, spec: str) -> None:
     if spec == OTHER_CLASSES:
         return
     place, split = parse_place(spec)
-    folders = [Path(name).expanduser() for name in (data, place)]
-    is_one = all(folder.is_dir() for folder in folders) and folders[0].samefile(folders[1])
-    is_own = place == data if place in DATASETS or data in DATASETS else is_one
+    if place in DATASETS or data in DATASETS:
+        is_own = place == data
+    else:
+        whole, part = (Path(name).expanduser().resolve() for name in (data, place))
+        is_own = part.is_relative_to(whole)
+        if part != whole and is_own:
+            split = part.relative_to(whole).parts[0]
     if is_own and not (split or "").startswith(OOD_PREFIX):
         raise ConfigError(
             f"'{spec}' is what the run was trained or is measured on, and not unknown to it; its unknown sets are {place}:{OOD_PREFIX}NAME, "

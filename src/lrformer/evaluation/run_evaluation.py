@@ -27,9 +27,9 @@ from lrformer.evaluation.run_data import (
     parse_place,
 )
 from lrformer.training import Run, load_run
-from lrformer.training.atomic_files import read_json
 from lrformer.training.journal import read_log
-from lrformer.training.run_folder import METRICS_FILE, describe_temperature
+from lrformer.training.metrics_file import read_metrics
+from lrformer.training.run_folder import describe_temperature
 
 
 def choose_device(device: str) -> torch.device:
@@ -109,6 +109,9 @@ def evaluate_run(
         root: where prepared data are; that of the run by default.
         advance: called with the number of samples done, for a progress bar.
     """
+    for name, given in (("ood", ood), ("corruptions", corruptions)):
+        if isinstance(given, str):
+            raise ConfigError(f"{name} ('{given}') must be a list of names; give ['{given}'].")
     wanted = parse_corruptions(corruptions)
     if not isinstance(run, Run):
         run = load_run(run, device=choose_device(device))
@@ -157,8 +160,7 @@ def evaluate_run(
 
 def _weights_before(run: Run) -> str:
     """Return where the weights of a run come from that it did not train."""
-    path = run.path / METRICS_FILE
-    training = read_json(path).get("training", {}) if path.is_file() else {}
+    training = read_metrics(run.path).get("training", {})
     if "weights_of" in training:
         return f"the weights of {training['weights_of']}, refitted"
     return run.config.train.start or "random weights"

@@ -8,8 +8,7 @@ from typing import Any
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.core.registry import did_you_mean
 from lrformer.evaluation.conventions import EvaluationConfig
-from lrformer.training.atomic_files import read_json
-from lrformer.training.run_folder import METRICS_FILE, update_metrics
+from lrformer.training.metrics_file import METRICS_FILE, read_metrics, update_metrics
 
 SCHEMA = 1
 SECTION = "evaluation"
@@ -122,9 +121,7 @@ def save_scores(scores: Scores, folder: str | Path) -> None:
 
 def load_scores(folder: str | Path) -> Scores:
     """Return the scores that `save_scores` put into `folder`."""
-    path = Path(folder) / METRICS_FILE
-    metrics = read_json(path) if path.is_file() else {}
-    record = metrics.get(SECTION) if isinstance(metrics, dict) else None
+    record = read_metrics(Path(folder)).get(SECTION)
     if not isinstance(record, dict):
         raise ConfigError(
             f"{folder} has not been evaluated: there is no {METRICS_FILE} with the section "
@@ -132,7 +129,7 @@ def load_scores(folder: str | Path) -> Scores:
         )
     if record.get("schema") != SCHEMA:
         raise ConfigError(
-            f"{path} has schema {record.get('schema')} in '{SECTION}'; this version reads {SCHEMA}. "
+            f"{Path(folder) / METRICS_FILE} has schema {record.get('schema')} in '{SECTION}'; this version reads {SCHEMA}. "
             "Evaluate again."
         )
     return from_record(Scores, record)

@@ -64,9 +64,14 @@ def distance_report(
             f"the variance carries no distance: {report.far:.3g} far from the data against "
             f"{report.near:.3g} on it (ratio {report.ratio:.2f} < {FLAT_RATIO:g}, effective rank "
             f"{report.effective_rank:.0f} of {head.posterior.num_features}). The length-scale does "
-            "not fit the features: use feature_scale='calibrate' or 'layer_norm', or more "
-            "random features.",
+            f"not fit the features: {_advice(head.config.feature_scale)}, or use more random features.",
             FlatVarianceWarning,
             stacklevel=2,
         )
     return report
+
+
+def _advice(feature_scale: str) -> str:
+    if feature_scale == "literal":
+        return "set feature_scale to 'calibrate' or 'layer_norm'"
+    return "set another length_scale"

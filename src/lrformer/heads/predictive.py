@@ -31,9 +31,18 @@ class Predictive:
     distances: Float[Tensor, "b c"] | None = None
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not (isinstance(value, Tensor) and value.is_floating_point()):
+                kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+                raise ConfigError(f"{name} (a {kind}) must be a tensor of floating-point numbers.")
         if self.logits.ndim != 2:
             raise ConfigError(
                 f"logits have shape {tuple(self.logits.shape)}; they must be (batch, classes)."
+            )
+        if self.samples is not None and self.samples.shape[1:] != self.logits.shape:
+            raise ConfigError(
+                f"samples have shape {tuple(self.samples.shape)}; they must be (samples, *{tuple(self.logits.shape)}), as the "
+                "logits are."
             )
         rows = self.logits.shape[:1]
         if self.variance is not None and self.variance.shape not in (rows, self.logits.shape):

@@ -14,9 +14,8 @@ from lrformer.recipes.score_choice import find_outliers
 from lrformer.recipes.table import Table, TableRow, variant_slug
 from lrformer.recipes.table_record import TableRun, made_by, pack_scores, without_place
 from lrformer.training import RuntimeConfig, TrainConfig, train
-from lrformer.training.atomic_files import read_json
 from lrformer.training.journal import read_log
-from lrformer.training.run_folder import METRICS_FILE, is_finished
+from lrformer.training.metrics_file import is_finished, read_metrics
 
 RAW, CALIBRATED = "raw", "calibrated"
 CURVES = ("accuracy", "nll", "ece")
@@ -143,7 +142,7 @@ def _make(
     }
     outliers = find_outliers(run, is_calibrated=planned.is_calibrated, batch_size=how.batch_size)
     save_scores(scores[own], folder)
-    training = read_json(folder / METRICS_FILE)["training"]
+    training = read_metrics(folder)["training"]
     if "weights_of" in training:
         # The way to the folder of a seed; also where only the evaluation was left to do.
         training["weights_of"] = Path(training["weights_of"]).parent.name

@@ -7,8 +7,8 @@ from lrformer.core import ConfigError
 from lrformer.recipes.sharing import is_in_hand
 from lrformer.recipes.table import Table
 from lrformer.recipes.table_run import PlannedRun, Trained, attempt_folders, first_folder
+from lrformer.training.metrics_file import is_finished
 from lrformer.training.refit import training_of
-from lrformer.training.run_folder import is_finished
 from lrformer.training.state import state_path
 
 

@@ -71,7 +71,7 @@ def _unknown(scores: Scores, name: str) -> str:
     detected = scores("auroc", dataset=name)
     flagged = scores("fpr95_id_positive", dataset=name)
     return (
-        f"An image of <strong>{escape(name)}</strong>, which the model never saw, looks less certain "
+        f"An image of <strong>{escape(name)}</strong>, a set taken as unknown, looks less certain "
         f"than a test image <strong>{detected:.1%}</strong> of the time. With a threshold that keeps "
         f"95% of the known images, {flagged:.1%} of these unknown ones pass as known."
     )

@@ -82,8 +82,8 @@ def _known_section(results: Results) -> Section:
         "of those answers are wrong? A good score keeps the curve near zero for long.",
     )
     content = (
-        f"<p>Measured on {escape(test.name)}, {len(test):,} samples of {scores.num_classes} classes "
-        "that were not used in training. Arrows point to the better side; below each value is its interval.</p>"
+        f"<p>Measured on {escape(test.name)}, {len(test):,} samples of {scores.num_classes} classes. "
+        "Arrows point to the better side; below each value is its interval.</p>"
         f'{known_table(scores)}<div class="figures">{drawn}</div>'
         f"<h3>Answering only when certain</h3>{score_table(scores, dataset=test.name)}"
     )
@@ -161,8 +161,8 @@ def _image_section(results: Results) -> Section:
         grid = image_grid(results.gallery, dataset=outside.name, reason=CONFIDENT_STRANGER)
         if grid:
             parts.append(
-                f"<h3>Unknown, yet trusted: {escape(name)}</h3><p>The unknown images of which the model "
-                f"is surest.</p>{grid}"
+                f"<h3>Surest of the unknown: {escape(name)}</h3><p>The unknown images of which the model "
+                f"is surest, whether the threshold lets them pass or not.</p>{grid}"
             )
     return "images", "Images to look at", "".join(parts)
 

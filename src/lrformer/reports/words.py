@@ -81,5 +81,5 @@ def write_interval(name: str, low: float | None, high: float | None) -> str:
     # An interval over two or three seeds can be wider than the metric.
     low, high = max(low, 0.0), min(high, LARGEST.get(name, 1.0))
     if words_of(name).is_percent:
-        return f"{100 * low:.1f}\u2013{100 * high:.1f}%"
-    return f"{low:.3f}\u2013{high:.3f}" if abs(high) < 10 else f"{low:.4g}\u2013{high:.4g}"
+        return f"{100 * low:.2f}\u2013{100 * high:.2f}%"
+    return f"{low:.4f}\u2013{high:.4f}" if abs(high) < 10 else f"{low:.4g}\u2013{high:.4g}"

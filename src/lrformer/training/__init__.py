@@ -2,9 +2,10 @@
 
 from lrformer.training.config import OptimizerConfig, RuntimeConfig, TrainConfig
 from lrformer.training.loop import TrainingDivergedError
+from lrformer.training.metrics_file import update_metrics
 from lrformer.training.opening import load, save
 from lrformer.training.posterior import PosteriorClassifier, fit_posterior
-from lrformer.training.run_folder import Decision, Run, RunConfig, load_run, update_metrics
+from lrformer.training.run_folder import Decision, Run, RunConfig, load_run
 from lrformer.training.running import train
 
 __all__ = [

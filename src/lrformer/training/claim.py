@@ -21,16 +21,22 @@ PLACES = frozenset({"train.data", "train.start"})
 FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest"})
 # Not known of every run: points have none, nor has a run from before it was kept.
 OPTIONAL = frozenset({"data_digest"})
+LOCK_FILE = ".training.lock"
 
 
 def claim_folder(folder: Path, config: RunConfig) -> None:
-    """Make `folder` the run of `config`, or go on in it if it already is; nothing in it is changed.
+    """Make `folder` the run of `config`, or go on in it if it already is; nothing of a training in it is changed.
 
     Raises:
         ConfigError: when the folder holds other things, or a run with other settings.
     """
     if (folder / CONFIG_FILE).is_file():
-        _check_same(folder, read_run_config(folder), config)
+        there = read_run_config(folder)
+        if not _is_unused(folder):
+            _check_same(folder, there, config)
+        elif first_difference(there, config) is not None:
+            with sole_process(folder):
+                write_run_config(folder, config)
         return
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; a run is a folder. Choose another one.")
@@ -49,7 +55,7 @@ def sole_process(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: when another one does.
     """
-    lock = FileLock(folder / ".training.lock", timeout=0)
+    lock = FileLock(folder / LOCK_FILE, timeout=0)
     try:
         lock.acquire()
     except Timeout as error:
@@ -66,6 +72,13 @@ def sole_process(folder: Path) -> Iterator[None]:
 def _is_foreign(path: Path) -> bool:
     """Return whether `path` is more than what a crash left of the very first write."""
     return not path.name.startswith(f".{CONFIG_FILE}.")
+
+
+def _is_unused(folder: Path) -> bool:
+    """Return whether a run was stopped, or diverged, before anything of its training was kept."""
+    return all(
+        path.name in (CONFIG_FILE, LOCK_FILE) or not _is_foreign(path) for path in folder.iterdir()
+    )
 
 
 def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:

@@ -63,7 +63,9 @@ class OptimizerConfig:
         if self.warmup_epochs is not None and self.warmup_epochs < 0:
             raise ConfigError(f"warmup_epochs ({self.warmup_epochs}) must not be negative.")
         if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigError(f"clip_norm ({self.clip_norm}) must be positive, or None.")
+            raise ConfigError(
+                f"clip_norm ({self.clip_norm}) must be positive; None (--clip-norm 0) does not clip."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +134,14 @@ class TrainConfig:
                 "a folder that holds them as train-x.npy and train-y.npy."
             )
         check_kinds(type(self), vars(self))
+        for name, kind in (("optimizer", OptimizerConfig), ("augment", AugmentConfig)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise ConfigError(f"{name} ({value!r}) must be an {kind.__name__}.")
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))  # a record holds a list
             if len(self.classes) < 2:
                 raise ConfigError(
-                    f"classes ({self.classes}) must be at least two, or None for all."
+                    f"classes ({', '.join(map(str, self.classes))}) must be at least two; leave it out for all."
                 )
         if not 0 < self.val_fraction < 1:
             raise ConfigError(
@@ -157,7 +162,9 @@ class TrainConfig:
                 f"label_smoothing ({self.label_smoothing}) must be at least 0 and below 1."
             )
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise ConfigError(f"ema_decay ({self.ema_decay}) must lie between 0 and 1, or be None.")
+            raise ConfigError(
+                f"ema_decay ({self.ema_decay}) must lie between 0 and 1; leave it out (--ema) for no average."
+            )
         if not 0 < self.true_positive_rate <= 1:
             raise ConfigError(
                 f"true_positive_rate ({self.true_positive_rate}) must be above 0 and at most 1."
@@ -167,7 +174,7 @@ class TrainConfig:
         if self.warmup_epochs >= self.epochs:
             raise ConfigError(
                 f"warmup_epochs ({self.warmup_epochs:g}) must be below epochs ({self.epochs}); "
-                "None is a tenth of them, at most 5."
+                "left out it is a tenth of them, at most 5."
             )
 
     @property

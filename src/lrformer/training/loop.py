@@ -298,11 +298,12 @@ class Training:
         kept = (
             f"The state of epoch {found[0].epoch + 1}, step {found[0].step} is kept in {self.folder}"
             if found is not None
-            else "Nothing had been written yet"
+            else "No state had been written yet"
         )
+        place = " in another folder" if found is not None else ""
         return TrainingDivergedError(
             f"training stopped in epoch {self.position.epoch + 1}, step {self.position.step}: {what} "
-            f"(learning rate {rate:.3g}). {kept}. Start a new run in another folder with a smaller "
+            f"(learning rate {rate:.3g}). {kept}. Start a new run{place} with a smaller "
             "lr, a longer warm-up, or clip_norm."
         )
 

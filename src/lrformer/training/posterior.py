@@ -53,6 +53,10 @@ def fit_posterior(
     Raises:
         UnsupportedModelError: when the model is none of the three.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model (a {type(model).__name__}) must be a module; of a run it is run.method."
+        )
     if isinstance(model, Method) and not _is_softmax_method(model):
         return model.fit_posterior(loader)
     heads = [m for m in model.modules() if isinstance(m, RandomFeatureGP | FittedGP)]

@@ -9,15 +9,14 @@ from typing import Any
 from lrformer.core import ConfigError
 from lrformer.heads import FittedGP
 from lrformer.methods import METHODS, Method
-from lrformer.training.atomic_files import read_json, read_tensors
+from lrformer.training.atomic_files import read_tensors
 from lrformer.training.claim import FROM_DATA, describe_change, first_difference
 from lrformer.training.config import TrainConfig
+from lrformer.training.metrics_file import is_finished, read_metrics
 from lrformer.training.run_folder import (
     LOG_FILE,
-    METRICS_FILE,
     MODEL_FILE,
     RunConfig,
-    is_finished,
     load_state,
     read_run_config,
 )
@@ -78,7 +77,7 @@ def take_log(folder: Path, out: Path) -> None:
 
 def read_training(folder: Path) -> dict[str, Any]:
     """Return what the metrics of the finished run in `folder` say of its training."""
-    return read_json(folder / METRICS_FILE)["training"]
+    return read_metrics(folder)["training"]
 
 
 def way_to(folder: Path, out: Path) -> str:

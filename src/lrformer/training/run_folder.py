@@ -11,7 +11,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from lrformer.training.atomic_files import (
 )
 from lrformer.training.backbone import BackboneRecord, build_method
 from lrformer.training.config import TrainConfig
+from lrformer.training.metrics_file import is_finished
 
 SCHEMA = 1
 KIND = "run"
@@ -45,7 +46,6 @@ CONFIG_FILE = "config.json"
 MODEL_FILE = "model.safetensors"
 POSTERIOR_FILE = "posterior.safetensors"
 DECISION_FILE = "decision.json"
-METRICS_FILE = "metrics.json"
 LOG_FILE = "log.jsonl"
 FITTED_TO = "fitted_to"
 
@@ -234,6 +234,12 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
                 else "the run is not finished. Run the same train command again, and it goes on where it stopped."
             )
         )
+    for name in (POSTERIOR_FILE, DECISION_FILE):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"{folder / name} is missing: run the same train command again, which fits it to the weights that are there, "
+                "or restore it from a copy."
+            )
     method = build_method(config.backbone, config.train, config.num_classes)
     load_method(folder, method)
     decision = _read_decision(folder)
@@ -334,7 +340,13 @@ def load_state(method: Method, tensors: Mapping[str, Tensor], *, where: str) -> 
     try:
         method.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        raise ConfigError(f"{where} does not fit the model of {CONFIG_FILE}: {error}") from error
+        # torch names every tensor; the first one tells what kind of difference it is.
+        _, *differences = str(error).splitlines()
+        found = shorten("; ".join(map(str.strip, differences)), 200, placeholder=" ...")
+        raise ConfigError(
+            f"{where} does not fit the model of {CONFIG_FILE} ({found}): one of the two is damaged, or of another run. "
+            "Restore it from a copy, or train into another folder."
+        ) from error
 
 
 def split_state(method: Method) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -362,36 +374,13 @@ def file_checksum(path: Path) -> str:
     return checksum(path.read_bytes())
 
 
-def forget_metrics(folder: Path) -> None:
-    """Remove `metrics.json`."""
-    (folder / METRICS_FILE).unlink(missing_ok=True)
-
-
-def update_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> None:
-    """Put `values` under `section` of `metrics.json`; other sections stay."""
-    path = folder / METRICS_FILE
-    metrics = read_json(path) if path.is_file() else {}
-    write_json(path, {**metrics, section: dict(values)})
-
-
-def replace_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> None:
-    """Leave nothing but `values` under `section` in `metrics.json`, in one step."""
-    write_json(folder / METRICS_FILE, {section: dict(values)})
-
-
 def is_run(folder: Path) -> bool:
     """Return whether `folder` holds a run, finished or not, and not a saved model."""
     path = folder / CONFIG_FILE
-    record = read_json(path) if path.is_file() else None
+    record = read_json(path, way_out=WAY_OUT_OF_CONFIG) if path.is_file() else None
     return isinstance(record, dict) and record.get("kind") == KIND
 
 
 def is_whole(folder: Path) -> bool:
     """Return whether every file is there that a finished run is loaded from."""
     return all((folder / name).is_file() for name in (MODEL_FILE, POSTERIOR_FILE, DECISION_FILE))
-
-
-def is_finished(folder: Path) -> bool:
-    """Return whether training has written everything: the metrics come last."""
-    path = folder / METRICS_FILE
-    return path.is_file() and "training" in read_json(path)

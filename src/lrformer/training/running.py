@@ -27,6 +27,13 @@ from lrformer.training.length_scale import (
     choose_length_scale,
 )
 from lrformer.training.loop import Training
+from lrformer.training.metrics_file import (
+    METRICS_FILE,
+    forget_metrics,
+    is_finished,
+    replace_metrics,
+    update_metrics,
+)
 from lrformer.training.processes import start_accelerator
 from lrformer.training.refit import (
     check_weights_of,
@@ -36,19 +43,14 @@ from lrformer.training.refit import (
     way_to,
 )
 from lrformer.training.run_folder import (
-    METRICS_FILE,
     MODEL_FILE,
     Run,
     RunConfig,
     as_temperature,
     file_checksum,
-    forget_metrics,
-    is_finished,
     is_whole,
     load_run,
-    replace_metrics,
     save_method,
-    update_metrics,
     write_decision,
 )
 from lrformer.training.splits import (
