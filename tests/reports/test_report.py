@@ -241,6 +241,9 @@ def test_a_report_is_written_beside_the_results_and_is_the_same_each_time(result
     assert "<title>How far to trust run-7</title>" in first
     other = write_report(results, tmp_path / "other.html", title="How far to trust run-7")
     assert other.read_text() == first
+    results.save(tmp_path / "birds" / "seed-3")
+    seed = write_report(tmp_path / "birds" / "seed-3")
+    assert "<title>How far to trust birds, seed-3</title>" in seed.read_text()
     with pytest.raises(ConfigError, match="path is missing"):
         write_report(results)
 

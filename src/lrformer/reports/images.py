@@ -47,6 +47,6 @@ def _card(entry: GalleryEntry, image: UInt8[np.ndarray, "height width channel"])
     alt = f"{entry.dataset}, row {entry.row}, predicted {entry.predicted}"
     return (
         f'<figure><img{tiny} src="{data_uri(image)}" alt="{escape(alt, quote=True)}">'
-        f"<figcaption>{verdict}<br>p = {entry.probability:.3f}, uncertainty {entry.uncertainty:.3g}"
+        f"<figcaption>{verdict}<br>p = {entry.probability:.3f}<br>uncertainty {entry.uncertainty:.3g}"
         f"<br><small>{where}</small></figcaption></figure>"
     )

@@ -42,7 +42,8 @@ td:first-child { min-width: 104px; }
 th, td { text-align: left; padding: 8px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
 tr:last-child td { border-bottom: 0; }
 th { background: var(--card); font-weight: 600; white-space: nowrap; }
-td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; } th.number { white-space: normal; }
 td small { display: block; } td em { font-style: normal; font-size: .75rem; color: var(--series-0); }
 td.text { overflow-wrap: anywhere; }
 .images { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); margin: 12px 0; }

@@ -27,6 +27,12 @@ REPORT_FILE = "report.html"
 Section = tuple[str, str, str]
 
 
+def _name(folder: Path) -> str:
+    """Return the name of a run; one of several seeds is named with the folder that holds them."""
+    is_seed = re.fullmatch(r"seed-\d+", folder.name) is not None
+    return f"{folder.parent.name}, {folder.name}" if is_seed else folder.name
+
+
 def write_report(
     results: Results | str | Path, path: str | Path | None = None, *, title: str | None = None
 ) -> Path:
@@ -38,7 +44,7 @@ def write_report(
     """
     if not isinstance(results, Results):
         path = path or Path(results) / REPORT_FILE
-        title = title or f"How far to trust {Path(results).resolve().name}"
+        title = title or f"How far to trust {_name(Path(results).resolve())}"
         results = Results.load(results)
     if path is None:
         raise ConfigError(

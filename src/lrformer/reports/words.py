@@ -22,8 +22,8 @@ WORDS = {
     "ece_equal_width": MetricWords(title="ECE", meaning="how far confidence is from accuracy, over bins of equal width"),
     "ece_equal_mass": MetricWords(title="ECE, equal mass", meaning="the same over bins that hold equally many samples"),
     "ece_class_wise": MetricWords(title="ECE, class-wise", meaning="the same for the probability of every class, averaged"),
-    "overconfidence_rate": MetricWords(title="Overconfident", meaning="wrong with a probability above 0.9, or what was chosen, of all samples", is_percent=True),
-    "overconfidence_rate_when_wrong": MetricWords(title="Overconfident when wrong", meaning="wrong with a probability above 0.9, or what was chosen, of the wrong ones", is_percent=True),
+    "overconfidence_rate": MetricWords(title="Overconfident", meaning="share of all samples: wrong, with a probability above 0.9 or the chosen limit", is_percent=True),
+    "overconfidence_rate_when_wrong": MetricWords(title="Overconfident when wrong", meaning="share of the wrong ones: with a probability above 0.9 or the chosen limit", is_percent=True),
     "overconfidence_mean_confidence_when_wrong": MetricWords(title="Confidence when wrong", meaning="mean largest probability of the wrong ones", is_percent=True),
     "overconfidence_mean_confidence": MetricWords(title="Mean confidence", meaning="mean largest probability of all samples", is_percent=True),
     "logit_norm": MetricWords(title="Norm of the logits", meaning="mean length of the logit vector, the lever of overconfidence"),
@@ -64,7 +64,7 @@ def words_of(name: str) -> MetricWords:
 
 def title_with_arrow(name: str) -> str:
     """Return the title of a metric with an arrow to its better side."""
-    return f"{words_of(name).title} {ARROWS[direction(name)]}".strip()
+    return f"{words_of(name).title}\u00a0{ARROWS[direction(name)]}".strip("\u00a0")
 
 
 def write_value(name: str, value: float) -> str:
