@@ -276,16 +276,17 @@ def readme_table() -> str:
         table = TABLES[name](data=DATA)
         # Another model than the recipe's is a look aside, which docs/results.md has.
         for variant in (found for found in variants(record) if "model" not in found):
-            words = describe_variant(variant)
-            for row in summarize(table, record, variant=variant):
-                if not row.runs or row.row.name == README_LEFT_OUT:
-                    continue
-                if row.row.printed:
-                    system = PRINTED_TITLES[name].get(row.row.name, "LRFormer")
-                    line = _readme_line(f"{system}, printed in {table.place}", row, "paper")
-                    lines += [] if line in lines else [line]
-                title = f"{row.row.title}{f' ({words})' if words else ''}"
-                lines.append(_readme_line(title, row, "ours"))
+            words = f" ({describe_variant(variant)})" if "shortened_from" in variant else ""
+            made = [row for row in summarize(table, record, variant=variant) if row.runs]
+            for row in (row for row in made if row.row.printed):
+                system = PRINTED_TITLES[name].get(row.row.name, "LRFormer")
+                line = _readme_line(f"{system}, printed in {table.place}", row, "paper")
+                lines += [] if line in lines else [line]
+            lines += [
+                _readme_line(f"{row.row.title}{words}", row, "ours")
+                for row in made
+                if row.row.name != README_LEFT_OUT
+            ]
     return "\n".join([README_HEAD, *lines]) if lines else "Not measured yet."
 
 
