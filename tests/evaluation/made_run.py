@@ -10,7 +10,8 @@ from lrformer.core import make_generator
 from lrformer.training import RunConfig, TrainConfig
 from lrformer.training.backbone import build_method, create_backbone, describe_backbone
 from lrformer.training.metrics_file import update_metrics
-from lrformer.training.run_folder import save_method, write_decision, write_run_config
+from lrformer.training.run_config import write_run_config
+from lrformer.training.run_folder import save_method, write_decision
 from lrformer.training.splits import load_splits, validation_batches
 from lrformer.training.validation import fit_decision, predict_split
 

@@ -232,7 +232,7 @@ def test_another_head_is_named_before_the_settings_that_come_with_it(tmp_path):
 
 
 def test_a_source_that_is_missing_or_not_finished_is_refused_by_its_name(source, tmp_path):
-    with pytest.raises(ConfigError, match="nowhere is no run folder"):
+    with pytest.raises(ConfigError, match="nowhere is not the folder of a run"):
         refit(config(CHOSEN), tmp_path / "out", tmp_path / "nowhere")
     begun = shutil.copytree(source, tmp_path / "begun")
     (begun / "metrics.json").unlink()

@@ -35,12 +35,8 @@ from lrformer.training.atomic_files import (
 from lrformer.training.backbone import backbone_img_size, describe_backbone
 from lrformer.training.claim import claim_folder, sole_process
 from lrformer.training.metrics_file import is_finished
-from lrformer.training.run_folder import (
-    read_run_config,
-    save_method,
-    write_decision,
-    write_run_config,
-)
+from lrformer.training.run_config import read_run_config, write_run_config
+from lrformer.training.run_folder import save_method, write_decision
 from lrformer.training.start import backbone_factory
 
 DIGITS = load_dataset("digits")
@@ -335,7 +331,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch):
 
 
 def test_a_path_or_a_device_that_is_none_is_refused_in_words(tmp_path):
-    with pytest.raises(ConfigError, match="neither a run nor a saved model"):
+    with pytest.raises(ConfigError, match="not the folder of a run or of a saved model"):
         load(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"path \(None\) must be the folder"):
         load(None)

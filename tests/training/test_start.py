@@ -218,7 +218,7 @@ def test_what_a_saved_model_cannot_be_used_for_is_said(tmp_path):
             "has 2 coordinates, but the model of .* takes 3",
         ),
         ("text", {}, "holds a model of transformers, which train cannot go on with"),
-        ("nothing", {}, "neither a run nor a saved model"),
+        ("nothing", {}, "not the folder of a run or of a saved model"),
     ):
         config = dataclasses.replace(follow_folder(tmp_path / name), **changes)
         with pytest.raises(ConfigError, match=message):

@@ -168,10 +168,9 @@ def _sort_places(
 ) -> tuple[list[Path], list[str] | None, list[str]]:
     """Return runs, OOD sets and corruptions: after `--ood a b` the command line counts `b` as one more place."""
     from lrformer.core import ConfigError
-    from lrformer.core.registry import did_you_mean
     from lrformer.data import list_corruptions
     from lrformer.evaluation.seeds import check_seeds_of_one
-    from lrformer.training.run_folder import CONFIG_FILE
+    from lrformer.training.run_config import CONFIG_FILE, check_there
 
     runs, kinds = [], ["all", *list_corruptions()]
     for place in places:
@@ -182,17 +181,7 @@ def _sort_places(
         elif ood and runs:
             ood = [*ood, place]
         else:
-            inside = sorted(path.parent for path in Path(place).glob(f"*/{CONFIG_FILE}"))
-            if inside:
-                raise ConfigError(
-                    f"{place} is no run, but {len(inside)} are in it: name them, as in `lrformer evaluate "
-                    f"{' '.join(map(str, inside[:3]))}{' ...' if inside[3:] else ''}`."
-                )
-            siblings = [str(path.parent) for path in Path(place).parent.glob(f"*/{CONFIG_FILE}")]
-            raise ConfigError(
-                f"{place} is not the folder of a run: there is no {CONFIG_FILE} in it."
-                f"{did_you_mean(place, siblings)}"
-            )
+            check_there(Path(place))
     if len({run.resolve() for run in runs}) < len(runs):
         raise ConfigError(
             f"a run is named twice ({', '.join(map(str, runs))}); several runs are taken as seeds of one experiment, "

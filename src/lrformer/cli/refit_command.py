@@ -34,7 +34,7 @@ def refit(
     """
     from lrformer.core import ConfigError
     from lrformer.training import RuntimeConfig, train
-    from lrformer.training.run_folder import read_run_config
+    from lrformer.training.run_config import read_run_config
 
     there = read_run_config(place).train
     config = dataclasses.replace(

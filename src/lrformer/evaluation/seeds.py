@@ -10,7 +10,7 @@ from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores
 from lrformer.metrics import seed_interval
 from lrformer.metrics.bootstrap import DEFAULT_LEVEL
 from lrformer.training.claim import first_difference
-from lrformer.training.run_folder import RunConfig, read_run_config
+from lrformer.training.run_config import RunConfig, read_run_config
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ from lrformer.recipes.twins import find_in_training, find_trained
 from lrformer.training.atomic_files import RunFileError, check_writable
 from lrformer.training.journal import read_log
 from lrformer.training.metrics_file import is_finished
-from lrformer.training.run_folder import CONFIG_FILE
+from lrformer.training.run_config import CONFIG_FILE
 
 # What a first estimate may be off by.
 CAUTION = 1.1

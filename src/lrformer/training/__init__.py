@@ -5,7 +5,8 @@ from lrformer.training.loop import TrainingDivergedError
 from lrformer.training.metrics_file import update_metrics
 from lrformer.training.opening import load, save
 from lrformer.training.posterior import PosteriorClassifier, fit_posterior
-from lrformer.training.run_folder import Decision, Run, RunConfig, load_run
+from lrformer.training.run_config import RunConfig
+from lrformer.training.run_folder import Decision, Run, load_run
 from lrformer.training.running import train
 
 __all__ = [

@@ -8,12 +8,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lrformer.core import ConfigError, to_record
-from lrformer.training.run_folder import (
-    CONFIG_FILE,
-    RunConfig,
-    read_run_config,
-    write_run_config,
-)
+from lrformer.training.run_config import CONFIG_FILE, RunConfig, read_run_config, write_run_config
 
 # Data may move; what they are is compared by class names, statistics and the digest of their files.
 MOVABLE = frozenset({"train.root"})

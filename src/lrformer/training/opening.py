@@ -20,14 +20,8 @@ from lrformer.training.atomic_files import (
     write_tensors,
 )
 from lrformer.training.posterior import PosteriorClassifier
-from lrformer.training.run_folder import (
-    CONFIG_FILE,
-    POSTERIOR_FILE,
-    Run,
-    as_device,
-    is_run,
-    load_run,
-)
+from lrformer.training.run_config import check_there, is_run
+from lrformer.training.run_folder import POSTERIOR_FILE, Run, as_device, load_run
 
 POSTERIOR_CONFIG_FILE = "posterior.json"
 SCHEMA = 1
@@ -74,21 +68,13 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"path ({path!r}) must be the folder of a run or of a saved model.")
     folder = Path(path)
-    check_holds_model(folder)
+    check_there(folder)
     if is_run(folder):
         return load_run(folder, device=device)
     model = load_model(folder)
     if (folder / POSTERIOR_CONFIG_FILE).is_file():
         model = _with_posterior(model, folder)
     return model.to(as_device(device))
-
-
-def check_holds_model(folder: Path) -> None:
-    """Raise where `folder` is that of neither a run nor a saved model."""
-    if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(
-            f"{folder} is the folder of neither a run nor a saved model: there is no {CONFIG_FILE} in it."
-        )
 
 
 def _with_posterior(model: nn.Module, folder: Path) -> PosteriorClassifier:

@@ -13,13 +13,8 @@ from lrformer.training.atomic_files import read_tensors
 from lrformer.training.claim import FROM_DATA, describe_change, first_difference
 from lrformer.training.config import TrainConfig
 from lrformer.training.metrics_file import is_finished, read_metrics
-from lrformer.training.run_folder import (
-    LOG_FILE,
-    MODEL_FILE,
-    RunConfig,
-    load_state,
-    read_run_config,
-)
+from lrformer.training.run_config import RunConfig, read_run_config
+from lrformer.training.run_folder import LOG_FILE, MODEL_FILE, load_state
 
 # Of a GP that is fitted afterwards: drawn from the seed and then scaled; what is new is scaled anew.
 FITTED_PREFIX = "head.random_features."

@@ -1,6 +1,6 @@
 """A run is a folder: what made it, its weights, its posterior, and the rule by which it abstains.
 
-- `config.json`: schema, version, `"kind": "run"`, and everything that made the run.
+- `config.json`: everything that made the run, see `run_config`.
 - `model.safetensors`: the method's `state_dict`, without the next file's tensors.
 - `posterior.safetensors`: the tensors of every `LaplacePosterior`, which are fitted after training.
 - `decision.json`: temperature and threshold, fitted on validation; the checksums of the two files before.
@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from lrformer._version import __version__
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.core.kinds import check_kinds
 from lrformer.data.scaling import fit_square
@@ -27,7 +26,6 @@ from lrformer.heads.laplace_posterior import LaplacePosterior
 from lrformer.methods import AbstentionRule, Method, Temperature
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.atomic_files import (
-    WAY_OUT_OF_CONFIG,
     checksum,
     read_json,
     read_tensors,
@@ -36,51 +34,15 @@ from lrformer.training.atomic_files import (
     write_json,
     write_tensors,
 )
-from lrformer.training.backbone import BackboneRecord, build_method
-from lrformer.training.config import TrainConfig
+from lrformer.training.backbone import build_method
 from lrformer.training.metrics_file import is_finished
+from lrformer.training.run_config import CONFIG_FILE, RunConfig, read_run_config
 
-SCHEMA = 1
-KIND = "run"
-CONFIG_FILE = "config.json"
 MODEL_FILE = "model.safetensors"
 POSTERIOR_FILE = "posterior.safetensors"
 DECISION_FILE = "decision.json"
 LOG_FILE = "log.jsonl"
 FITTED_TO = "fitted_to"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Everything that made a run, and everything that a prediction needs to know about its inputs.
-
-    Attributes:
-        train: what was asked for.
-        backbone: the model, resolved: it is rebuilt without presets, timm weights or a network.
-        class_names: in the order of the logits.
-        mean: what is subtracted from inputs, per channel; images are scaled to [0, 1] first.
-        std: what they are divided by.
-        img_size: side of the model's images; None for points.
-        data_digest: of the training data, where they lie in files; runs from before it was kept have none.
-    """
-
-    train: TrainConfig
-    backbone: BackboneRecord
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    img_size: int | None
-    data_digest: str | None = None
-
-    @property
-    def num_classes(self) -> int:
-        """Return the number of logits."""
-        return len(self.class_names)
-
-    @property
-    def channels(self) -> int:
-        """Return the channels of an image, or the coordinates of a point."""
-        return len(self.mean)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,40 +238,6 @@ def as_device(device: torch.device | str) -> torch.device:
         raise ConfigError(f"device ({device!r}) must be cpu, cuda or cuda:N.") from error
 
 
-def write_run_config(folder: Path, config: RunConfig) -> None:
-    """Write `config.json`: from now on the folder belongs to this run."""
-    record = {
-        "schema": SCHEMA,
-        "lrformer": __version__,
-        "kind": KIND,
-        "config": to_record(config),
-    }
-    write_json(folder / CONFIG_FILE, record)
-
-
-def read_run_config(folder: Path) -> RunConfig:
-    """Return what made the run in `folder`; an older schema is migrated, a newer one refused."""
-    path = folder / CONFIG_FILE
-    record = read_json(path, way_out=WAY_OUT_OF_CONFIG)
-    kind = record.get("kind") if isinstance(record, dict) else None
-    if kind is None:
-        raise ConfigError(f"{path} is not the config of a run; {WAY_OUT_OF_CONFIG}")
-    if kind != KIND:
-        raise ConfigError(f"{path} describes a '{kind}', not a run; lrformer.load opens it.")
-    schema = record.get("schema")
-    if not isinstance(schema, int) or schema < 1:
-        raise ConfigError(f"{path} has no valid schema number ({schema!r}); {WAY_OUT_OF_CONFIG}")
-    if schema > SCHEMA:
-        raise ConfigError(
-            f"{path} has schema {schema}, written by lrformer {record.get('lrformer')}; this version "
-            f"({__version__}) reads up to {SCHEMA}. Update lrformer."
-        )
-    try:
-        return from_record(RunConfig, record.get("config"))
-    except (ConfigError, TypeError) as error:
-        raise ConfigError(f"{path} is not the config of a run: {error}") from error
-
-
 def save_method(folder: Path, method: Method) -> None:
     """Write the weights and the posterior of `method`; each file is replaced in one step.
 
@@ -372,13 +300,6 @@ def _checksums(folder: Path) -> dict[str, str]:
 def file_checksum(path: Path) -> str:
     """Return the checksum of a file of a run."""
     return checksum(path.read_bytes())
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether `folder` holds a run, finished or not, and not a saved model."""
-    path = folder / CONFIG_FILE
-    record = read_json(path, way_out=WAY_OUT_OF_CONFIG) if path.is_file() else None
-    return isinstance(record, dict) and record.get("kind") == KIND
 
 
 def is_whole(folder: Path) -> bool:

@@ -42,10 +42,10 @@ from lrformer.training.refit import (
     take_weights,
     way_to,
 )
+from lrformer.training.run_config import RunConfig
 from lrformer.training.run_folder import (
     MODEL_FILE,
     Run,
-    RunConfig,
     as_temperature,
     file_checksum,
     is_whole,

@@ -26,7 +26,8 @@ from lrformer.training.config import TrainConfig
 from lrformer.training.metrics_file import is_finished
 from lrformer.training.opening import load
 from lrformer.training.posterior import PosteriorClassifier
-from lrformer.training.run_folder import Run, RunConfig, is_run, read_run_config
+from lrformer.training.run_config import RunConfig, is_run, read_run_config
+from lrformer.training.run_folder import Run
 from lrformer.training.splits import load_splits
 from lrformer.training.start_model import StartModel, read_start
 from lrformer.training.state import state_path

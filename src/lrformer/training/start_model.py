@@ -11,8 +11,7 @@ from lrformer.interop import Conversion
 from lrformer.interop.hub import read_config
 from lrformer.training.backbone import BackboneRecord, backbone_img_size
 from lrformer.training.config import TrainConfig
-from lrformer.training.opening import check_holds_model
-from lrformer.training.run_folder import is_run, read_run_config
+from lrformer.training.run_config import check_there, is_run, read_run_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class StartModel:
 
 def read_start(folder: Path) -> StartModel:
     """Return what the run or the saved model in `folder` says of its model."""
-    check_holds_model(folder)
+    check_there(folder)
     if is_run(folder):
         run = read_run_config(folder)
         return StartModel(
