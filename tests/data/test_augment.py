@@ -9,7 +9,7 @@ from lrformer.core import ConfigError
 from lrformer.data import AugmentConfig
 from lrformer.data.augment import PLAIN, augment_images
 from lrformer.data.crops import random_flips, resized_crop
-from lrformer.data.policies import OPERATIONS, STANDARD, WIDE, apply_operation
+from lrformer.data.policies import AUGMIX, OPERATIONS, STANDARD, WIDE, apply_operation
 from lrformer.data.streams import Stream, sample_keys, sample_uniforms
 
 EVERY_CONFIG = [
@@ -71,9 +71,10 @@ def test_a_resized_crop_interpolates_the_box_that_was_drawn(images):
     keys = _keys(24)
     cut = resized_crop(pixels, keys, min_scale=0.2, flip=False)
     area, ratio, left, top = sample_uniforms(keys, Stream.CROP, 4).unbind(dim=1)
-    ratio = torch.exp((2 * ratio - 1) * math.log(4 / 3))
     area = 0.2 + 0.8 * area
-    width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    ratio = torch.exp((2 * ratio - 1) * torch.minimum(-area.log(), torch.tensor(math.log(4 / 3))))
+    width, height = (area * ratio).sqrt(), (area / ratio).sqrt()
+    assert max(width.max(), height.max()) <= 1
     for k in range(8):
         across = ((2 * torch.arange(16) + 1) / 16 - 1) * width[k] + (2 * left[k] - 1) * (
             1 - width[k]
@@ -184,9 +185,44 @@ def test_gray_images_are_augmented_too():
         ({"policy": "mixup"}, "unknown policy 'mixup'"),
         ({"magnitude": 9.0}, r"magnitude \(9.0\) must lie"),
         ({"mixup_alpha": -1.0}, "mixup_alpha"),
+        ({"cutmix_alpha": math.inf}, r"cutmix_alpha \(inf\) must be a finite number"),
+        ({"mixup_alpha": math.nan, "cutmix_alpha": 1.0}, "mixup_alpha"),
+        ({"policy": "rand", "num_operations": 0}, "num_operations"),
+        ({"num_operations": 1.5}, r"num_operations \(1.5\) must be a whole number"),
         ({"mix_probability": 1.5}, r"mix_probability \(1.5\) must lie in \[0, 1\]"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         AugmentConfig(**settings)
+
+
+@pytest.mark.parametrize("min_scale", [0.08, 0.9, 1.0])
+def test_a_resized_crop_keeps_as_much_of_the_area_as_it_says(min_scale):
+    count = 4000
+    # The image is its own coordinates, so that a corner of the cut says where it was.
+    line = (2 * torch.arange(64) + 1) / 64 - 1
+    pixels = torch.stack(torch.meshgrid(line, line, indexing="ij")).expand(count, 2, 64, 64)
+    cut = resized_crop(pixels, _keys(count), min_scale=min_scale, flip=False)
+    height, width = (cut[:, axis].amax((1, 2)) - cut[:, axis].amin((1, 2)) for axis in (0, 1))
+    share = height * width / (line[-1] - line[0]) ** 2
+    assert share.min() >= min_scale - 2e-3
+    assert share.max() <= 1 + 1e-4
+    assert share.mean().item() == pytest.approx((1 + min_scale) / 2, abs=0.02)
+
+
+def test_wide_translations_go_as_many_pixels_on_larger_images():
+    images = torch.randint(
+        0, 256, (3, 96, 96, 3), dtype=torch.uint8, generator=torch.manual_seed(0)
+    )
+    pixels, ours = _operate(images, "translate_x", 1.0, ranges=WIDE)
+    moved = torch.zeros_like(pixels)
+    moved[..., :-32] = pixels[..., 32:]
+    torch.testing.assert_close(ours, moved, rtol=0, atol=1e-4)
+
+
+def test_posterize_of_augmix_leaves_four_bits_at_most(images):
+    for magnitude, bits in ((0.0, 4), (0.3, 3), (1.0, 0)):
+        pixels, ours = _operate(images, "posterize", magnitude, ranges=AUGMIX)
+        theirs = tv.posterize((pixels * 255).round().to(torch.uint8), bits).float() / 255
+        torch.testing.assert_close(ours, theirs)

@@ -298,3 +298,14 @@ def test_a_class_may_have_any_name(tmp_path, write_folder):
     assert all(
         test.class_names[label] in name for label, name in zip(test.y, test.files, strict=True)
     )
+
+
+def test_a_training_image_among_the_unknown_is_refused(tmp_path, write_folder, write_image):
+    folder = write_folder(tmp_path / "pets")
+    write_image(folder / "ood-cars" / "new.png", seed=100)
+    assert len(load_dataset(folder, split="ood-cars", root=tmp_path / "c")) == 1
+    known = folder / "train" / "cat" / "0.png"
+    (folder / "ood-cars" / "copy.png").write_bytes(known.read_bytes())
+    with pytest.raises(ConfigError, match="is the same image as"):
+        load_dataset(folder, split="ood-cars", root=tmp_path / "c")
+    assert len(load_dataset(folder, root=tmp_path / "c")) == 8

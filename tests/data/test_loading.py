@@ -135,3 +135,13 @@ def test_a_folder_that_is_not_there_gets_the_nearest_one_beside_it(tmp_path):
     (tmp_path / "photos").mkdir()
     with pytest.raises(ConfigError, match=rf"Did you mean '{tmp_path}/photos'"):
         load_dataset(tmp_path / "photo")
+
+
+def test_a_validation_set_alone_is_loaded(tmp_path, random_split):
+    data = random_split(6, side=8)
+    np.save(tmp_path / "val-x.npy", data.x)
+    np.save(tmp_path / "val-y.npy", data.y)
+    assert list_splits(tmp_path) == ["val"]
+    assert np.array_equal(load_dataset(tmp_path, split="val").x, data.x)
+    with pytest.raises(ConfigError, match="has no training set"):
+        load_dataset(tmp_path, split="train")

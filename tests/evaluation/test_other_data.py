@@ -144,7 +144,7 @@ def test_what_is_measured_as_known_is_not_measured_as_unknown(run, workspace, tm
 
 def test_a_part_of_the_training_data_is_not_unknown(run, workspace):
     own = workspace / "data"
-    for spec in (own / "train", own / "val", own / "train" / ".." / "test"):
+    for spec in (own / "train", own / "val", own / "train" / ".." / "test", own.parent):
         with pytest.raises(ConfigError, match="is what the run was trained or is measured on"):
             evaluate_run(run, ood=[str(spec)], config=FEW, device="cpu")
     results = evaluate_run(run, ood=[str(own / "ood-gray")], config=FEW, device="cpu")
@@ -160,3 +160,11 @@ def test_one_name_in_the_place_of_a_list_is_refused(run):
         evaluate_run(run, corruptions="fog", device="cpu")
     with pytest.raises(ConfigError, match=r"places \('new'\) must be a list"):
         find_files("new")
+
+
+def test_only_of_the_own_validation_split_is_it_said_that_something_was_fitted_to_it(
+    run, workspace
+):
+    words = "temperature and threshold were fitted on this one"
+    asked = evaluate_run(run, data=f"{workspace / 'data'}:val", ood=[], config=FEW, device="cpu")
+    assert words not in asked.scores.about["evaluated on"]

@@ -89,15 +89,19 @@ def test_a_temperature_by_variance_reaches_predictions_metrics_and_words(
     loss = torch.nn.functional.nll_loss(calibrated.log_probs, torch.from_numpy(val.y[:]))
     assert metrics(run.path)["validation_calibrated"]["nll"] == pytest.approx(float(loss), rel=1e-4)
     words = f"{run.decision.temperature:.4g} * sqrt(1 + {slope:.4g} * variance)"
-    assert _about(run, val, is_calibrated=True)["temperature"] == words
-    assert _about(run, val, is_calibrated=True)["started from"].startswith("the weights of ../")
+    assert _about(run, val, is_calibrated=True, is_own=True)["temperature"] == words
+    assert _about(run, val, is_calibrated=True, is_own=True)["started from"].startswith(
+        "the weights of ../"
+    )
     monkeypatch.setattr(posthoc, "_LEAST_GAIN", math.inf)
     flat = load_run(refit(asked, tmp_path / "flat", source).path)
-    assert "no gain on validation" in _about(flat, val, is_calibrated=True)["temperature"]
+    assert (
+        "no gain on validation" in _about(flat, val, is_calibrated=True, is_own=True)["temperature"]
+    )
     plain = load_run(source)
-    assert "gain" not in _about(plain, val, is_calibrated=True)["temperature"]
+    assert "gain" not in _about(plain, val, is_calibrated=True, is_own=True)["temperature"]
     assert plain.decision.variance_slope == 0
-    assert "sqrt" not in _about(plain, val, is_calibrated=True)["temperature"]
+    assert "sqrt" not in _about(plain, val, is_calibrated=True, is_own=True)["temperature"]
 
 
 def test_a_decision_without_a_slope_is_one_from_before_and_a_wrong_slope_is_named(source, tmp_path):

@@ -298,6 +298,7 @@ def test_only_runs_on_the_same_data_and_classes_spoil_a_split_and_those_before_t
     assert warned(seed=5)
     assert not warned(seed=5, classes=(5, 6, 7, 8))
     assert warned(seed=5, classes=(3, 5, 6))
+    assert warned(seed=5, classes=("3", "5", "6"))
     assert not warned(seed=5, data="two_moons", classes=None)
     second = train(follow(ours, seed=5), tmp_path, runtime=QUIET)
     third = follow(second, seed=5)

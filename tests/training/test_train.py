@@ -11,6 +11,7 @@ import torch
 
 from lrformer.core import ConfigError, MissingExtraError
 from lrformer.data import AugmentConfig, Split
+from lrformer.heads import DUQHead
 from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from lrformer.training.atomic_files import read_tensors
@@ -301,3 +302,35 @@ def test_plain_lines_are_shown_where_there_is_no_terminal(tmp_path, capsys):
     assert ": 1 epoch of " in shown
     assert "epoch 1/1  loss" in shown
     assert "images/s" in shown
+
+
+def test_centroids_move_once_a_step_whatever_the_pieces(tmp_path):
+    config = small(PLAIN, method="duq", method_overrides={"centroid_dim": 4, "gamma": 0.9})
+    whole = train(config, tmp_path / "a", runtime=QUIET)
+    pieces = train(dataclasses.replace(config, accumulate=4), tmp_path / "b", runtime=QUIET)
+    assert isinstance(whole.method.head, DUQHead)
+    assert isinstance(pieces.method.head, DUQHead)
+    assert_close(pieces.method.head.counts, whole.method.head.counts, 1e-5)
+    assert_close(pieces.method.head.centroids, whole.method.head.centroids, 1e-3)
+
+
+def test_an_average_over_batches_is_not_taken_over_pieces(tmp_path):
+    config = small(method_overrides={"num_random_features": 32, "momentum": 0.9}, accumulate=2)
+    with pytest.raises(ConfigError, match=r"momentum \(0.9\) averages .*accumulate \(2\)"):
+        train(config, tmp_path / "run", runtime=QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_validation_samples_that_are_trained_on_too_are_said(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (20, 8, 8, 1), dtype=np.uint8)
+    labels = np.arange(20) % 2
+    for name, times in (("once", 1), ("often", 4)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "train-x.npy", np.concatenate([images] * times))
+        np.save(tmp_path / name / "train-y.npy", np.concatenate([labels] * times))
+        config = small(PLAIN, data=str(tmp_path / name), classes=None, epochs=1, batch_size=4)
+        loud = dataclasses.replace(QUIET, quiet=False)
+        train(dataclasses.replace(config, val_fraction=0.2), tmp_path / f"run-{name}", runtime=loud)
+        said = capsys.readouterr().err
+        assert ("validation samples are trained on too" in said) == (times > 1)

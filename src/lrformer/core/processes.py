@@ -1,6 +1,7 @@
 """What several processes of one training share."""
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -8,11 +9,22 @@ from torch import Tensor, distributed
 
 from lrformer.core.errors import ConfigError
 
+T = TypeVar("T")
+
 
 def num_processes() -> int:
     """Return how many processes work together; 1 where nobody has started a group."""
     ready = distributed.is_available() and distributed.is_initialized()
     return distributed.get_world_size() if ready else 1
+
+
+def gather_objects(own: T) -> list[T]:
+    """Return what every process has, in the order of the processes; every process calls it."""
+    if num_processes() == 1:
+        return [own]
+    everyone: list[Any] = [None] * num_processes()
+    distributed.all_gather_object(everyone, own)
+    return everyone
 
 
 def gather_rows(
@@ -26,8 +38,7 @@ def gather_rows(
         ConfigError: in every process, when none of them has rows.
     """
     if num_processes() > 1:
-        everyone: list[list[Tensor]] = [[] for _ in range(num_processes())]
-        distributed.all_gather_object(everyone, [part.cpu() for part in parts])
+        everyone = gather_objects([part.cpu() for part in parts])
         parts = [part.to(device) for own in everyone for part in own]
     return join_rows(parts)
 

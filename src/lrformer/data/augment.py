@@ -6,6 +6,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from lrformer.core import ConfigError
+from lrformer.core.kinds import check_kinds
 from lrformer.core.registry import did_you_mean
 from lrformer.data.crops import resized_crop, shift_and_flip
 from lrformer.data.policies import aug_mix, rand_augment, trivial_augment
@@ -44,6 +45,7 @@ class AugmentConfig:
     mix_probability: float = 1.0
 
     def __post_init__(self) -> None:
+        check_kinds(type(self), vars(self))
         for name, known in (("crop", CROPS), ("policy", POLICIES)):
             value = getattr(self, name)
             if value not in known:
@@ -57,6 +59,10 @@ class AugmentConfig:
         for name in ("crop_padding", "num_operations", "mixup_alpha", "cutmix_alpha"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} ({getattr(self, name)}) must not be negative.")
+        if self.policy == "rand" and self.num_operations < 1:
+            raise ConfigError(
+                f"num_operations ({self.num_operations}) must be at least 1 with policy 'rand'."
+            )
 
     @property
     def is_mixing(self) -> bool:

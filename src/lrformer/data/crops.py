@@ -48,8 +48,9 @@ def resized_crop(
     """Return a random part of each image, of `min_scale` to all of its area, scaled back to the whole."""
     area, ratio, left, top = sample_uniforms(keys, Stream.CROP, 4).unbind(dim=1)
     area = min_scale + (1 - min_scale) * area
-    # The usual range of width over height, 3/4 to 4/3, even in its logarithm.
-    ratio = torch.exp((2 * ratio - 1) * math.log(4 / 3))
+    # The usual range of width over height, 3/4 to 4/3, even in its logarithm; less where no such part would fit.
+    widest = (-area.log()).clamp(max=math.log(4 / 3))
+    ratio = torch.exp((2 * ratio - 1) * widest)
     width = (area * ratio).sqrt().clamp(max=1)
     height = (area / ratio).sqrt().clamp(max=1)
     sign = torch.ones_like(width)

@@ -70,12 +70,12 @@ class ImageFolder:
         return self.root / f"{self.name}-{place}"
 
     def open(self, split: str) -> Split:
-        """Return one split; every labeled split is prepared with it, so that an overlap is found now."""
+        """Return one split; every labeled split is prepared with it, so that an overlap is found now, also with unknown images."""
         if has_split_layout(self.folder):
-            labeled = labeled_splits(self.folder)
-            self._prepare({name: scan_labeled(self.folder, name) for name in labeled})
-            if split not in labeled:
-                self._prepare({split: scan_unlabeled(self.folder / split)})
+            splits = {name: scan_labeled(self.folder, name) for name in labeled_splits(self.folder)}
+            if split not in splits:
+                splits[split] = scan_unlabeled(self.folder / split)
+            self._prepare(splits)
             reference = "train"
         else:
             self._prepare({split: self._scan_only()})

@@ -121,13 +121,13 @@ def _open(
                 f"It has: {', '.join(known)}."
             )
         return store.open(split)
+    if split == "val" and "val" in splits:
+        return store.open("val")
     if "train" not in splits:
         raise ConfigError(
             f"{store.name} has no training set, so that '{split}' cannot be loaded from it. A folder has one as train/ "
             "with a directory of images for each class, or as the arrays train-x.npy and train-y.npy."
         )
-    if split == "val" and "val" in splits:
-        return store.open("val")
     train = store.open("train")
     check_training_classes(train.y, train.class_names, where=train.name)
     if split == WHOLE_TRAINING_SET or "val" in splits:

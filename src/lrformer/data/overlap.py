@@ -18,15 +18,25 @@ class NamedImages:
     names: Iterable[str]
 
 
+def num_doubles(samples: Iterable[np.ndarray], among: Iterable[np.ndarray]) -> int:
+    """Return how many of `samples` are also in `among`, to the byte."""
+    known = {_digest(sample) for sample in among}
+    return sum(_digest(sample) in known for sample in samples)
+
+
 def check_no_overlap(splits: Iterable[NamedImages]) -> None:
     """Raise if two splits hold the same image, to the byte; the message names both. Doubles in one split may stay."""
     seen: dict[bytes, tuple[str, str]] = {}
     for part in splits:
         for image, name in zip(part.images, part.names, strict=True):
-            digest = hashlib.blake2b(image.tobytes(), digest_size=16).digest()
+            digest = _digest(image)
             other_split, other_name = seen.setdefault(digest, (part.split, name))
             if other_split != part.split:
                 raise ConfigError(
                     f"{name} ({part.split}) is the same image as {other_name} ({other_split}); a "
                     "model must not be judged on what it was trained on. Remove one of them."
                 )
+
+
+def _digest(sample: np.ndarray) -> bytes:
+    return hashlib.blake2b(sample.tobytes(), digest_size=16).digest()

@@ -4,6 +4,7 @@ Every operation runs with neutral settings on the images that did not draw it, s
 whatever was drawn: nothing is read back from the device, and the whole can be captured in a CUDA graph.
 
 Departs: Equalize, the fourteenth operation of TrivialAugment, is left out: its histograms cost more than all the rest.
+Shears turn about the center of the image and not about a corner, so that less of it leaves the frame.
 """
 
 import math
@@ -39,17 +40,27 @@ CHAIN_LENGTH = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """How far each operation goes at magnitude one."""
+    """How far each operation goes at magnitude one.
+
+    Attributes:
+        translate: a share of the side, and at most `most_pixels`.
+        least_bits_lost: what Posterize takes at magnitude zero; `bits_lost` come on top.
+    """
 
     shear: float
     translate: float
     degrees: float
     bits_lost: int
     factor: float
+    most_pixels: float = math.inf
+    least_bits_lost: int = 0
 
 
 STANDARD = Ranges(shear=0.3, translate=0.45, degrees=30.0, bits_lost=4, factor=0.9)
-WIDE = Ranges(shear=0.99, translate=1.0, degrees=135.0, bits_lost=6, factor=0.99)
+WIDE = Ranges(shear=0.99, translate=1.0, degrees=135.0, bits_lost=6, factor=0.99, most_pixels=32.0)
+AUGMIX = Ranges(
+    shear=0.3, translate=1 / 3, degrees=30.0, bits_lost=4, factor=0.9, least_bits_lost=4
+)
 
 
 def trivial_augment(
@@ -99,7 +110,7 @@ def aug_mix(
             choice, strength, sign = numbers[:, 1 + 3 * step : 4 + 3 * step].unbind(dim=1)
             operation = _pick(choice, NUM_AUGMIX_OPERATIONS - 1) + 1
             operation = torch.where(step <= length, operation, 0)
-            image = apply_operation(image, operation, magnitude * strength, sign, STANDARD)
+            image = apply_operation(image, operation, magnitude * strength, sign, AUGMIX)
         mixed = mixed + _wide(weights[:, chain]) * image
     return torch.lerp(images, mixed, _wide(blend).expand_as(images))
 
@@ -115,7 +126,8 @@ def apply_operation(
 
     Args:
         operation: index into `OPERATIONS`.
-        magnitude: from 0 (nothing happens, but that Solarize turns what is white) to 1 (the end of the range).
+        magnitude: from 0 (nothing happens, but that Solarize turns what is white, and for what `ranges` take at least) to 1
+            (the end of the range).
         sign: in [0, 1); below one half the operation goes the other way, if it has one.
         ranges: how far magnitude one goes.
     """
@@ -124,17 +136,23 @@ def apply_operation(
     def where(name: str, value: Tensor, neutral: float = 0.0) -> Tensor:
         return torch.where(operation == OPERATIONS.index(name), value, neutral)
 
+    height, width = images.shape[2:]
     is_geometric = (operation >= 1) & (operation <= OPERATIONS.index("rotate"))
     warped = _warp(
         images,
         shear_x=where("shear_x", signed * ranges.shear),
         shear_y=where("shear_y", signed * ranges.shear),
-        shift_x=where("translate_x", 2 * signed * ranges.translate),
-        shift_y=where("translate_y", 2 * signed * ranges.translate),
+        shift_x=where(
+            "translate_x", 2 * signed * min(ranges.translate, ranges.most_pixels / width)
+        ),
+        shift_y=where(
+            "translate_y", 2 * signed * min(ranges.translate, ranges.most_pixels / height)
+        ),
         angle=where("rotate", signed * math.radians(ranges.degrees)),
     )
     images = torch.where(_wide(is_geometric), warped, images)
-    images = _posterize(images, where("posterize", (magnitude * ranges.bits_lost).round()))
+    bits_lost = ranges.least_bits_lost + (magnitude * ranges.bits_lost).round()
+    images = _posterize(images, where("posterize", bits_lost))
     # A threshold above one leaves every pixel as it is.
     images = torch.where(images >= _wide(where("solarize", 1 - magnitude, 2.0)), 1 - images, images)
     stretched = _autocontrast(images)

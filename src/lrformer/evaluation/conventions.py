@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from lrformer.core import ConfigError
+from lrformer.core.kinds import check_kinds
 from lrformer.metrics.bootstrap import DEFAULT_LEVEL, DEFAULT_NUM_DRAWS
 from lrformer.metrics.calibration import DEFAULT_NUM_BINS
 from lrformer.metrics.inputs import as_num_bins, as_share
@@ -31,6 +32,7 @@ class EvaluationConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_kinds(type(self), vars(self))
         as_num_bins(self.num_bins)
         as_share(self.threshold, name="threshold")
         for coverage in self.coverages:

@@ -135,8 +135,8 @@ def check_unknown(data: str, spec: str) -> None:
         is_own = place == data
     else:
         whole, part = (Path(name).expanduser().resolve() for name in (data, place))
-        is_own = part.is_relative_to(whole)
-        if part != whole and is_own:
+        is_own = part.is_relative_to(whole) or whole.is_relative_to(part)
+        if part != whole and part.is_relative_to(whole):
             split = part.relative_to(whole).parts[0]
     if is_own and not (split or "").startswith(OOD_PREFIX):
         raise ConfigError(

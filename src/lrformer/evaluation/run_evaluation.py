@@ -152,7 +152,7 @@ def evaluate_run(
         ood=outside,
         corrupted=corrupted,
         config=config,
-        about=_about(run, test, is_calibrated=is_calibrated),
+        about=_about(run, test, is_calibrated=is_calibrated, is_own=data is None),
     )
     history = tuple(read_log(run.path))
     return Results(scores=scores, test=known, ood=outside, gallery=gallery, history=history)
@@ -166,7 +166,7 @@ def _weights_before(run: Run) -> str:
     return run.config.train.start or "random weights"
 
 
-def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:
+def _about(run: Run, test: Split, *, is_calibrated: bool, is_own: bool) -> dict[str, Any]:
     """Return what a reader wants to know first of what was run, then everything else."""
     train = run.config.train
     device = "cpu"
@@ -178,9 +178,9 @@ def _about(run: Run, test: Split, *, is_calibrated: bool) -> dict[str, Any]:
         "model": train.model,
         "started from": _weights_before(run),
         "data": train.data,
-        "evaluated on": test.name
-        if not test.name.endswith("/val")
-        else f"{test.name} (there is no test split; temperature and threshold were fitted on this one)",
+        "evaluated on": f"{test.name} (there is no test split; temperature and threshold were fitted on this one)"
+        if is_own and test.name.endswith("/val")
+        else test.name,
         "epochs": train.epochs,
         "seed": train.seed,
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",

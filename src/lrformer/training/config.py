@@ -58,6 +58,8 @@ class OptimizerConfig:
             raise ConfigError(f"momentum ({self.momentum}) must be at least 0 and below 1.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas ({self.betas}) must be two numbers in [0, 1).")
+        if self.eps < 0:
+            raise ConfigError(f"eps ({self.eps}) must not be negative.")
         if not 0 <= self.final_lr_ratio <= 1:
             raise ConfigError(f"final_lr_ratio ({self.final_lr_ratio}) must lie in [0, 1].")
         if self.warmup_epochs is not None and self.warmup_epochs < 0:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lrformer.core import LRFormerError, NotFittedError
+from lrformer.core.processes import gather_objects
 from lrformer.data import DeviceBatches
 from lrformer.methods import Method
 from lrformer.training import state as saved
@@ -123,8 +124,9 @@ class Training:
         )
         if resumed is not None:
             self.stage.load(resumed)
-            if self.accelerator.is_main_process:
-                saved.load_generators(saved.strip_prefix(resumed, "rng"), self.device)
+            own = saved.strip_prefix(resumed, _generators_of(self.accelerator.process_index))
+            if own:  # none of a process that was not there before
+                saved.load_generators(own, self.device)
 
     def _run_stage(self, resumed: dict[str, torch.Tensor] | None) -> None:
         self._start_stage(resumed)
@@ -283,10 +285,12 @@ class Training:
             with suppress(NotFittedError):
                 self.method.refresh_posterior()
         self._last_save = time.monotonic()
+        generators = gather_objects(saved.generator_tensors(self.device))
         if not self.accelerator.is_main_process:
             return
         tensors = saved.with_prefix(self.method.state_dict(), "model")
-        tensors |= saved.with_prefix(saved.generator_tensors(self.device), "rng")
+        for process, states in enumerate(generators):
+            tensors |= saved.with_prefix(states, _generators_of(process))
         if not is_between_stages:
             tensors |= self.stage.tensors()
         saved.write_state(self.folder, self.position, tensors)
@@ -340,3 +344,8 @@ def _share(counts: torch.Tensor) -> float | None:
     """Return right answers over answers, or None where the loss never saw logits."""
     right, total = counts.tolist()
     return right / total if total else None
+
+
+def _generators_of(process: int) -> str:
+    """Return under which name the state holds the generators of a process."""
+    return f"rng-{process}" if process else "rng"

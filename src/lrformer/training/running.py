@@ -56,6 +56,7 @@ from lrformer.training.run_folder import (
 from lrformer.training.splits import (
     PlainLoader,
     check_batch_size,
+    doubled_validation,
     load_splits,
     training_batches,
     validation_batches,
@@ -116,6 +117,7 @@ def train(
     seed_everything(config.seed)
     method, record, img_size = _create(config, train_split, known)
     check_length_scale(method, train_split)
+    _check_pieces(config, method)
     run_config = RunConfig(
         train=config,
         backbone=record,
@@ -166,9 +168,12 @@ def train(
     )
     with sole_process(folder) if accelerator.is_main_process else nullcontext():
         if source is None:
-            warning = seen_validation(config, val_split)
-            if warning is not None:
-                training.display.say(warning)
+            for warning in (
+                seen_validation(config, val_split),
+                doubled_validation(train_split, val_split),
+            ):
+                if warning is not None:
+                    training.display.say(warning)
             training.run()
         else:
             _take_over(training, source)
@@ -192,7 +197,18 @@ def check_run(config: TrainConfig) -> Split:
     check_batch_size(config, split, world_size=1)
     method, *_ = _create(config, split, None)
     check_length_scale(method, split)
+    _check_pieces(config, method)
     return split
+
+
+def _check_pieces(config: TrainConfig, method: Method) -> None:
+    """Raise where a batch in pieces would be another training than the batch."""
+    gp = method.gp if isinstance(method, GaussianProcessMethod) else None
+    if config.accumulate > 1 and gp is not None and gp.config.momentum is not None:
+        raise ConfigError(
+            f"momentum ({gp.config.momentum}) averages the precision over batches, and accumulate ({config.accumulate}) cuts "
+            "each into as many; leave one of the two out."
+        )
 
 
 def _take_over(training: Training, source: Path) -> None:

@@ -1,19 +1,25 @@
 """The data of a run: what it trains on, what it is validated on, and how both become batches."""
 
 import copy
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lrformer.core import ConfigError
 from lrformer.data import DATASETS, PLAIN, DeviceBatches, Split, load_dataset
 from lrformer.data.cache import prepared_splits
+from lrformer.data.overlap import num_doubles
 from lrformer.training.backbone import file_image_size
 from lrformer.training.config import TrainConfig, default_batch_size
 
 VALIDATION_BATCH = 512
+# Samples are compared to the byte, where that takes seconds; a few doubles do no harm.
+MOST_BYTES_COMPARED = 2**31
+LEAST_DOUBLED = 0.01
 
 
 def load_splits(config: TrainConfig) -> tuple[Split, Split]:
@@ -33,6 +39,24 @@ def load_splits(config: TrainConfig) -> tuple[Split, Split]:
         for split in ("train", "val")
     )
     return train, val.normalized_like(train)
+
+
+def doubled_validation(train: Split, val: Split) -> str | None:
+    """Return a warning where validation samples are trained on, because the data hold them more than once, or None."""
+    if math.prod(train.x.shape) * train.x.dtype.itemsize > MOST_BYTES_COMPARED:
+        return None
+    number = num_doubles(_each(val), _each(train))
+    if number < LEAST_DOUBLED * len(val):
+        return None
+    return (
+        f"warning: {number:,} of {len(val):,} validation samples are trained on too, because the data hold them more than "
+        "once; temperature and threshold will be too confident. Remove the doubles from the data"
+    )
+
+
+def _each(split: Split) -> Iterator[np.ndarray]:
+    """Return the samples of a split, one after the other."""
+    return (split.x[row] for row in range(len(split)))
 
 
 def check_batch_size(config: TrainConfig, split: Split, *, world_size: int) -> int:

@@ -131,8 +131,14 @@ def seen_validation(config: TrainConfig, val: Split) -> str | None:
     place, seen = config.start, set[str]()
     while place is not None and place not in seen and _is_run_folder(place):
         seen.add(place)
-        there = read_run_config(Path(place)).train
-        if _shares_data(there, config) and _is_cut_otherwise(there, config, val):
+        run = read_run_config(Path(place))
+        there = run.train
+        is_shared = _absolute(there.data) == _absolute(config.data)
+        if (
+            is_shared
+            and {*run.class_names} & {*val.class_names}
+            and _is_cut_otherwise(there, config, val)
+        ):
             return (
                 f"warning: {place} was trained on most of this validation split, so that temperature and threshold will be "
                 f"too confident; its split is that of seed {there.seed} and val_fraction {there.val_fraction:g} "
@@ -144,15 +150,6 @@ def seen_validation(config: TrainConfig, val: Split) -> str | None:
 
 def _is_run_folder(place: str) -> bool:
     return not is_timm_name(place) and is_run(Path(place))
-
-
-def _shares_data(there: TrainConfig, here: TrainConfig) -> bool:
-    """Return whether two runs were made on the same data, and on some class that both know."""
-    if _absolute(there.data) != _absolute(here.data):
-        return False
-    if there.classes is None or here.classes is None:
-        return True
-    return bool({str(name) for name in there.classes} & {str(name) for name in here.classes})
 
 
 def _is_cut_otherwise(there: TrainConfig, here: TrainConfig, val: Split) -> bool:

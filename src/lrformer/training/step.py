@@ -106,9 +106,13 @@ class OptimizerStep:
         self.optimizer.step()
         if self.average is not None:
             self.average.update(self.rates.average_weight)
-        for batch in pieces:
-            with self.autocast(batch.inputs.device):
-                self.method.after_step(batch.inputs, _targets(batch))
+        # Once a step: a moving average would move further with every piece.
+        inputs, targets = (
+            torch.cat(parts)
+            for parts in zip(*((batch.inputs, _targets(batch)) for batch in pieces), strict=True)
+        )
+        with self.autocast(inputs.device):
+            self.method.after_step(inputs, targets)
 
     def autocast(self, device: torch.device) -> Any:
         """Return the context of the forward pass."""

@@ -13,8 +13,9 @@ GAUSSIAN_STD = (0.4, 0.6, 0.7, 0.8, 1.0)
 # Radius of the disk, and standard deviation of what smooths its edge.
 DEFOCUS = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
 # Standard deviation along the path, in pixels.
-MOTION_STD = (1.0, 1.5, 2.0, 2.5, 3.0)
-MOTION_STEPS = 17
+MOTION_STD = (1.0, 1.5, 2.0, 2.0, 2.5)
+# In standard deviations; what is further along the path has no weight to speak of.
+MOTION_REACH = 4
 LARGEST_ZOOM = (1.06, 1.11, 1.16, 1.21, 1.26)
 ZOOM_STEPS = 9
 
@@ -64,18 +65,18 @@ def defocus_blur(
 def motion_blur(
     images: Float[Tensor, "b channel height width"], keys: Int[Tensor, " b"], severity: int
 ) -> Float[Tensor, "b channel height width"]:
-    """Return images smeared along a line whose direction belongs to the sample.
+    """Return images smeared to one side along a line, at most 45 degrees from level; the direction belongs to the sample.
 
     Departs: the published code shifts whole pixels; here the path is sampled between them.
     """
-    angle = math.pi * sample_uniforms(keys, Stream.NOISE, 1)[:, 0]
+    angle = math.pi / 2 * (sample_uniforms(keys, Stream.NOISE, 1)[:, 0] - 0.5)
     std = MOTION_STD[severity - 1]
     height, width = images.shape[2:]
     smeared, total = torch.zeros_like(images), 0.0
-    for step in torch.linspace(-2.5, 2.5, MOTION_STEPS).tolist():
-        weight = math.exp(-0.5 * step**2)
-        shift_x = 2 * step * std * angle.cos() / width
-        shift_y = 2 * step * std * angle.sin() / height
+    for step in range(math.ceil(MOTION_REACH * std) + 1):
+        weight = math.exp(-0.5 * (step / std) ** 2)
+        shift_x = 2 * step * angle.cos() / width
+        shift_y = 2 * step * angle.sin() / height
         smeared = smeared + weight * _move(images, torch.ones_like(angle), shift_x, shift_y)
         total += weight
     return smeared / total
