@@ -178,6 +178,10 @@ def test_sets_that_cannot_be_compared_are_refused_before_any_draw():
         EvaluationConfig(num_bins=0)
     with pytest.raises(ConfigError, match="num_draws"):
         EvaluationConfig(num_draws=0)
+    with pytest.raises(ConfigError, match=r"num_draws \(2.5\) must be a whole number"):
+        EvaluationConfig(num_draws=2.5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"coverages .* must differ"):
+        EvaluationConfig(coverages=(0.5, 0.50000001))
 
 
 def test_a_thousand_draws_of_every_metric_of_ten_thousand_predictions_fit_ten_seconds_of_two_cores():

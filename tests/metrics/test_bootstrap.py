@@ -208,3 +208,10 @@ def test_draws_levels_and_seeds_that_make_no_interval_are_refused(random_predict
         bootstrap_selective(torch.zeros(4), probs, labels, generator=make_generator(0))
     with pytest.raises(ConfigError, match="at least one"):
         seed_interval([])
+
+
+def test_scores_of_one_side_alone_are_refused():
+    with pytest.raises(ConfigError, match="has the scores entropy and ood_scores energy"):
+        bootstrap_detection_scores(
+            {"entropy": torch.zeros(3)}, {"energy": torch.zeros(3)}, generator=torch.Generator()
+        )

@@ -94,3 +94,11 @@ def test_lists_of_numbers_are_taken_and_words_are_refused():
     assert accuracy([[0.6, 0.4], [0.3, 0.7]], [0, 0]) == 0.5  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="metrics take numbers"):
         accuracy(np.array([[0.6, 0.4]]), np.array(["cat"]))
+
+
+def test_the_order_of_bytes_is_no_matter():
+    probs, labels = np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([0, 0])
+    expected = negative_log_likelihood(probs, labels)
+    for kind in (">f8", ">f4", np.longdouble):
+        found = negative_log_likelihood(probs.astype(kind), labels.astype(">i4"))
+        assert found == pytest.approx(expected, rel=1e-6)

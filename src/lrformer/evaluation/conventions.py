@@ -37,6 +37,10 @@ class EvaluationConfig:
         as_share(self.threshold, name="threshold")
         for coverage in self.coverages:
             as_share(coverage, name="coverage")
+        if len({f"{coverage:g}" for coverage in self.coverages}) < len(self.coverages):
+            raise ConfigError(
+                f"coverages ({', '.join(map(str, self.coverages))}) must differ in their first six digits."
+            )
         if self.num_draws < 1:
             raise ConfigError(f"num_draws ({self.num_draws}) must be at least 1; 1000 is usual.")
         if not 0 < self.level < 1:

@@ -195,6 +195,11 @@ def bootstrap_detection_scores(
     level: float = DEFAULT_LEVEL,
 ) -> dict[str, dict[str, Interval]]:
     """Return the intervals of `bootstrap_detection` for several scores, which all see the same draws."""
+    if id_scores.keys() != ood_scores.keys():
+        raise ConfigError(
+            f"id_scores has the scores {', '.join(id_scores) or 'none'} and ood_scores {', '.join(ood_scores) or 'none'}; both "
+            "need the same."
+        )
     rankings, sizes = {}, set()
     for name in id_scores:
         inside = as_scores(id_scores[name], name=f"id_{name}")

@@ -25,7 +25,9 @@ def as_tensor(values: Array) -> Tensor:
     array = np.array(values)
     if array.dtype.kind not in "biuf":
         raise ConfigError(f"an array of {array.dtype} was given; metrics take numbers.")
-    return torch.from_numpy(array)
+    # torch knows one order of bytes, and no more than 64 bits.
+    kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    return torch.from_numpy(array.astype(kind, copy=False))
 
 
 def as_probs(probs: Array, *, name: str = "probs") -> Float[Tensor, "b c"]:
