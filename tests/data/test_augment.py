@@ -55,6 +55,14 @@ def test_shift_and_flip_equal_padding_and_cutting_one_image_at_a_time(images):
     assert offsets.unique(dim=0).shape[0] > 10
 
 
+def test_a_flip_alone_mirrors_half_of_the_images_and_shifts_none(images):
+    keys = _keys(24)
+    flipped = augment_images(images, keys, AugmentConfig(flip=True))
+    plain = images.permute(0, 3, 1, 2).float() / 255
+    flips = random_flips(keys)[:, None, None, None]
+    assert torch.equal(flipped, torch.where(flips, plain.flip(3), plain))
+
+
 @pytest.mark.parametrize("config", EVERY_CONFIG, ids=str)
 def test_a_sample_is_augmented_alike_in_every_batch_and_anew_in_every_epoch(images, config):
     whole = augment_images(images, _keys(24), config)
@@ -139,6 +147,20 @@ def test_posterize_solarize_and_autocontrast_equal_torchvision(images):
     torch.testing.assert_close(ours, tv.autocontrast(pixels))
 
 
+def test_posterize_clears_the_bits_of_the_nearest_level_of_a_pixel_between_two(images):
+    levels = images.permute(0, 3, 1, 2).float()
+    done = apply_operation(
+        (levels - 0.4) / 255,
+        torch.full((24,), OPERATIONS.index("posterize")),
+        torch.full((24,), 0.5),
+        torch.full((24,), 0.9),
+        STANDARD,
+    )
+    assert torch.equal(
+        (done * 255).round().to(torch.uint8), tv.posterize(levels.to(torch.uint8), 6)
+    )
+
+
 def test_the_geometric_operations_equal_torchvision(images):
     bilinear = tv.InterpolationMode.BILINEAR
     pixels, ours = _operate(images, "rotate", 0.5)
@@ -151,6 +173,21 @@ def test_the_geometric_operations_equal_torchvision(images):
     moved = torch.zeros_like(pixels)
     moved[:, :, 8:] = pixels[:, :, :8]
     torch.testing.assert_close(ours, moved, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(12, 24), (24, 12)])
+def test_images_that_are_not_square_are_turned_without_being_bent(shape):
+    pixels = torch.rand(4, 3, *shape, generator=torch.Generator().manual_seed(0))
+    angle = 15.0
+    ours = apply_operation(
+        pixels,
+        torch.full((4,), OPERATIONS.index("rotate")),
+        torch.full((4,), angle / STANDARD.degrees),
+        torch.full((4,), 0.9),
+        STANDARD,
+    )
+    theirs = tv.rotate(pixels, angle, tv.InterpolationMode.BILINEAR)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "axis"), [("shear_x", 2), ("shear_y", 3)])
@@ -170,6 +207,33 @@ def test_shear_moves_every_line_in_proportion_to_its_distance_from_the_center(na
 def test_magnitude_zero_changes_nothing(images, name):
     pixels, ours = _operate(images, name, 0.0)
     torch.testing.assert_close(ours, pixels, rtol=0, atol=1e-5)
+
+
+def test_augmix_blends_the_image_with_three_weighted_chains_of_one_to_three_operations(images):
+    keys = _keys(24)
+    pixels = images.permute(0, 3, 1, 2).float() / 255
+    mixed = augment_images(images, keys, AugmentConfig(policy="augmix", magnitude=0.6))
+    lengths = []
+    for k, row in enumerate(sample_uniforms(keys, Stream.POLICY, 34).tolist()):
+        blend, first, chains = row[0], [-math.log(1 - u) for u in row[1:4]], row[4:]
+        image = (1 - blend) * pixels[k : k + 1]
+        for weight, start in zip(first, (0, 10, 20), strict=True):
+            length, *drawn = chains[start : start + 10]
+            lengths.append(1 + int(3 * length))
+            changed = pixels[k : k + 1]
+            for step in range(lengths[-1]):
+                choice, strength, sign = drawn[3 * step : 3 * step + 3]
+                changed = apply_operation(
+                    changed,
+                    # Of the eight that CIFAR-10-C does not test.
+                    torch.tensor([1 + int(8 * choice)]),
+                    torch.tensor([0.6 * strength]),
+                    torch.tensor([sign]),
+                    AUGMIX,
+                )
+            image = image + blend * weight / sum(first) * changed
+        torch.testing.assert_close(mixed[k : k + 1], image, rtol=0, atol=1e-5)
+    assert set(lengths) == {1, 2, 3}
 
 
 def test_gray_images_are_augmented_too():

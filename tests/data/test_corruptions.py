@@ -93,6 +93,13 @@ def test_noise_has_the_strength_of_its_table():
     assert float((impulse == 1).float().mean()) == pytest.approx(0.025, rel=0.1)
 
 
+def test_two_kinds_of_noise_fall_on_pixels_of_their_own():
+    middle = torch.full((60, 3, 16, 16), 0.5)
+    noises = [_corrupt(middle, kind, 3) - middle for kind in ("gaussian_noise", "speckle_noise")]
+    found = torch.corrcoef(torch.stack(noises).flatten(1))[0, 1]
+    assert abs(float(found)) < 4 / middle.numel() ** 0.5
+
+
 def test_gaussian_blur_equals_scipy(images):
     ours = _corrupt(images, "gaussian_blur", 5)
     theirs = ndimage.gaussian_filter(images.double().numpy(), (0, 0, 1, 1), mode="mirror", radius=3)
@@ -106,6 +113,26 @@ def test_blurs_keep_the_light(images):
     flat = torch.full((2, 3, 32, 32), 0.3)
     for kind in ("gaussian_blur", "defocus_blur", "motion_blur", "zoom_blur", "pixelate"):
         torch.testing.assert_close(_corrupt(flat, kind, 5), flat, rtol=0, atol=1e-5)
+
+
+def test_motion_is_as_long_in_pixels_down_as_across_an_image_that_is_wide():
+    point = torch.zeros(20, 3, 64, 64)
+    point[:, :, 32, 32] = 1
+    square = _corrupt(point, "motion_blur", 5)
+    wide = _corrupt(point[:, :, 16:48], "motion_blur", 5)
+    torch.testing.assert_close(wide, square[:, :, 16:48], rtol=0, atol=1e-5)
+    assert float(square[:, :, 16:48].sum()) == pytest.approx(20 * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("severity", "pixels"), [(1, 0.4), (5, 1.3)])
+def test_an_elastic_image_is_bent_by_as_many_pixels_as_its_table_says(severity, pixels):
+    column = (torch.arange(32) + 0.5) / 32
+    ramps = torch.stack([column.expand(32, 32), column[:, None].expand(32, 32)])
+    # The value of a ramp is where it was read; the border is left out, where it is mirrored.
+    bent = _corrupt(ramps.expand(300, 2, 32, 32), "elastic_transform", severity) - ramps
+    found = 32 * float(bent[..., 6:-6, 6:-6].square().mean().sqrt())
+    # Between the points of its coarse grid the field is a little weaker.
+    assert 0.8 * pixels < found < pixels
 
 
 @pytest.mark.parametrize("severity", [1, 5])
@@ -133,6 +160,15 @@ def test_light_is_changed_as_the_tables_say(images):
     torch.testing.assert_close(flatter - mean, 0.5 * (images - mean), rtol=0, atol=1e-5)
     pale = _corrupt(images, "saturate", 5)
     torch.testing.assert_close(pale[:, 0], pale[:, 2])
+
+
+def test_fog_leaves_the_brightest_point_of_a_dim_image_as_bright():
+    for brightest in (0.2, 0.6, 1.0):
+        foggy = _corrupt(torch.full((8, 3, 32, 32), brightest), "fog", 5)
+        most, least = foggy.amax(dim=(1, 2, 3)), foggy.amin(dim=(1, 2, 3))
+        torch.testing.assert_close(most, torch.full((8,), brightest))
+        # Where there is no cloud, the light is shared with fog of 1.5.
+        torch.testing.assert_close(least, torch.full((8,), brightest**2 / (brightest + 1.5)))
 
 
 def test_a_whole_split_is_corrupted_as_its_batches_are(random_split, monkeypatch):

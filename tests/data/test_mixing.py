@@ -56,6 +56,19 @@ def test_cutmix_pastes_one_rectangle_whose_area_its_share_counts():
     assert kept.min() < 0.5 < kept.max()
 
 
+def test_the_rectangle_of_cutmix_has_the_form_of_the_image():
+    own, other = torch.zeros(200, 1, 16, 64), torch.ones(200, 1, 16, 64)
+    mixed, _ = mix_images(own, other, _keys(200), mixup=None, cutmix=_table(1.0))
+    num_whole = 0
+    for mask in mixed[:, 0] == 1:
+        rows, columns = mask.any(dim=1), mask.any(dim=0)
+        if not (rows[0] or rows[-1] or columns[0] or columns[-1]) and mask.any():
+            num_whole += 1
+            # Both sides are rounded to whole pixels.
+            assert abs(int(rows.sum()) - int(columns.sum()) / 4) <= 0.5 + 0.5 / 4
+    assert num_whole > 10
+
+
 def test_with_both_each_image_draws_one():
     own, other = _images(200)
     mixed, kept = mix_images(own, other, _keys(200), mixup=_table(1.0), cutmix=_table(1.0))

@@ -39,6 +39,12 @@ def test_shuffling_moves_whole_blocks_and_loses_no_pixel(digits):
     assert blocks(made) == blocks(before)
 
 
+def test_every_image_is_shuffled_in_an_order_of_its_own(digits):
+    same = digits.take(np.zeros(20, dtype=np.int64))
+    made = np.asarray(make_outliers(same, "shuffled").x)
+    assert len(np.unique(made.reshape(20, -1), axis=0)) == 20
+
+
 def test_a_mixed_image_is_halfway_to_one_of_another_class(digits):
     images = np.asarray(digits.x).astype(int)
     made = np.asarray(make_outliers(digits, "mixed").x).astype(int)

@@ -32,6 +32,14 @@ def test_a_picture_is_what_its_file_would_be(tmp_path, shape):
     assert (scaled.permute(1, 2, 0) - file)[2:-2, 2:-2].abs().max() < 2
 
 
+def test_every_pixel_counts_in_a_picture_that_is_made_smaller():
+    stripes = torch.zeros(1, 1, 32, 32)
+    stripes[..., ::4] = 1
+    scaled = fit_square(stripes, 8)
+    # A line in four: their mean, and not what lies at the points that a smaller picture has.
+    torch.testing.assert_close(scaled[..., 1:-1, 1:-1], torch.full((1, 1, 6, 6), 0.25))
+
+
 def test_batches_of_pictures_that_are_not_square_are_cut(random_split):
     split = random_split(8, side=8)
     batches = DeviceBatches(split, batch_size=8, image_size=8)

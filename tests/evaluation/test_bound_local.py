@@ -7,15 +7,17 @@ import pytest
 import torch
 from torch.func import jacrev
 
-from lrformer.attention import LRSAConfig
+from lrformer.attention import DotProductConfig, LRSAConfig
 from lrformer.core import ConfigError
-from lrformer.evaluation.bound_local import Reach
+from lrformer.evaluation.bound_local import Reach, layer_scale, local_chain
 from lrformer.evaluation.bound_measurements import differentiable
+from lrformer.evaluation.bound_modules import attention_constants
 from lrformer.evaluation.bounds import bounds
 from lrformer.lipschitz import ratios_on_ball
 from lrformer.lipschitz.norms import max_token_norm
 from lrformer.models import PatchTokens, ViTConfig, override
 from lrformer.models.certified import CertifiedConfig
+from tests.interop.zoo import timm_model
 
 F64 = torch.float64
 PICTURE = PatchTokens(img_size=4, patch_size=2, in_chans=1)
@@ -127,6 +129,54 @@ def test_constants_grow_with_the_ball_and_stay_below_the_global_one():
     assert found == sorted(found)
     assert found[0] < 1e-4 * whole.bound.value
     assert found[-1] <= whole.bound.value * (1 + 1e-9)
+
+
+def test_on_a_small_ball_a_dot_product_has_the_constant_of_its_longest_token_biases_included():
+    model, x = small(attention=DotProductConfig(qkv_bias=True), norm="post", shake=0.5), images()
+    attention, seen = model.blocks[0].attn, []
+    attention.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+    model(x)
+    longest = float(max_token_norm(seen[0]).max())
+    expected = attention_constants(attention, n=4, radius=longest).frobenius.value
+    row = next(row for row in bounds(model, x, radius=1e-9).rows if row.name == "blocks.0.attn")
+    assert row.local == pytest.approx(expected)
+
+
+def test_on_a_ball_a_length_free_alpha_is_bounded_as_the_alpha_that_it_stands_for():
+    found = []
+    for attention in (
+        LRSAConfig(alpha=3.0, length_free=True),
+        LRSAConfig(alpha=3.0 * math.sqrt(4)),
+    ):
+        rows = bounds(small(attention=attention), images(), radius=0.01).rows
+        found.append(next(row.local for row in rows if row.name == "blocks.0.attn"))
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_a_norm_that_stands_in_two_places_is_not_bounded_by_the_tokens_of_the_first():
+    model = small()
+    model.blocks[0].norm2 = model.blocks[0].norm1
+    rows = {row.name: row for row in bounds(model, images(), radius=1e-3).rows}
+    for name in ("blocks.0.norm1", "blocks.0.norm2"):
+        assert rows[name].local == rows[name].frobenius.value
+    apart = {row.name: row for row in bounds(small(), images(), radius=1e-3).rows}
+    assert apart["blocks.0.norm2"].local < apart["blocks.0.norm2"].frobenius.value
+
+
+def test_a_mean_over_patches_is_bounded_by_their_number_without_the_class_token():
+    model = timm_model(
+        "vit_tiny_patch16_224", embed_dim=12, num_heads=2, global_pool="avg", fc_norm=False
+    )
+    x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    chain = local_chain(model, x, radius=1e-3, embedding=1.0, pool=math.inf)
+    tokens = chain.places["blocks.1"] * chain.modules["norm"]
+    assert float(chain.pooled) == pytest.approx(float(tokens) / math.sqrt(16))
+
+
+def test_a_factor_below_zero_stretches_a_branch_by_its_size():
+    scale = torch.nn.Module()
+    scale.gamma = torch.nn.Parameter(torch.tensor([0.5, -3.0]))
+    assert layer_scale(scale) == 3.0
 
 
 def test_a_model_without_a_global_constant_can_have_one_on_a_ball():

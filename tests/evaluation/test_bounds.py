@@ -220,6 +220,16 @@ def test_convolutional_tokens_and_sequence_pooling_are_covered():
     assert_sound(bounds(model, images(2, size=8), num_steps=3))
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_sequence_pooling_is_bounded_by_the_longest_token_that_the_last_norm_lets_through(norm):
+    model = small(global_pool="seq", norm=norm)
+    last = model.norm if norm == "pre" else model.blocks[-1].norm2
+    longest = 12**0.5 * float(last.weight.detach().abs().max()) + float(last.bias.detach().norm())
+    row = next(row for row in bounds(model).rows if row.name == "pool")
+    expected = 1 + longest * float(model.pool.score.weight.detach().norm())
+    assert row.frobenius.value == row.max_token.value == pytest.approx(expected)
+
+
 def test_residual_tokens_are_covered_with_the_statistics_that_evaluation_uses():
     tokens = ResidualTokens(img_size=8, in_chans=1, widths=(4, 6), depths=(1, 2))
     model = small(tokens=tokens, global_pool="avg", depth=1)

@@ -15,6 +15,7 @@ from lrformer.evaluation import (
     from_arrays,
 )
 from lrformer.evaluation.measure import _generator
+from lrformer.evaluation.scores import direction
 from lrformer.metrics import (
     calibration_metrics,
     detection_metrics,
@@ -144,6 +145,20 @@ def test_the_mean_over_corrupted_sets_is_their_mean():
     assert scores.of_role("mean")[0].num_samples == 180
 
 
+def test_a_figure_that_one_corrupted_set_lacks_has_no_mean_over_them():
+    def corrupted(name, labels):
+        return from_arrays(PROBS, labels, name=name)
+
+    # Without a wrong prediction there is no confidence of one.
+    right = PROBS.argmax(axis=1)
+    shifted = {name: corrupted(name, y) for name, y in (("fog-1", LABELS), ("fog-2", right))}
+    found = evaluate(corrupted("test", LABELS), corrupted=shifted, config=FEW)
+    name = "overconfidence_mean_confidence_when_wrong"
+    assert found(name, dataset="fog-1") == pytest.approx(0.95)
+    assert name not in found.select(dataset=CORRUPTED_MEAN)
+    assert found("accuracy", dataset=CORRUPTED_MEAN) == pytest.approx((0.75 + 1) / 2)
+
+
 def test_scores_survive_json_and_state_their_conventions():
     scores = evaluate(_set(0), ood={"far": _set(1, labeled=False)}, config=EvaluationConfig(num_draws=7, num_bins=10))  # fmt: skip
     back = from_record(Scores, json.loads(json.dumps(to_record(scores))))
@@ -160,6 +175,16 @@ def test_a_figure_that_was_not_measured_is_refused_with_the_nearest_name():
         scores("acuracy")
     with pytest.raises(ConfigError, match="no set 'svhn' was evaluated"):
         scores("auroc", dataset="svhn")
+
+
+def test_what_describes_a_model_and_does_not_judge_it_has_no_better_direction():
+    names = {
+        1: ("accuracy", "accuracy_at_0.9", "auroc", "aupr_ood_positive"),
+        -1: ("nll", "ece_equal_mass", "aurc", "fpr95_id_positive", "overconfidence_rate"),
+        0: ("logit_norm", "overconfidence_mean_confidence"),
+    }
+    for better, found in names.items():
+        assert {direction(name) for name in found} == {better}
 
 
 def test_sets_that_cannot_be_compared_are_refused_before_any_draw():

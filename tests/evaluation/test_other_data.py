@@ -15,7 +15,9 @@ from lrformer.evaluation import (
     load_test_split,
     predict_run,
 )
-from tests.evaluation.made_run import COLORS, write_images
+from lrformer.evaluation.run_data import check_unknown
+from lrformer.training import load_run
+from tests.evaluation.made_run import COLORS, write_images, write_run
 
 FEW = EvaluationConfig(num_draws=5)
 
@@ -149,6 +151,21 @@ def test_a_part_of_the_training_data_is_not_unknown(run, workspace):
             evaluate_run(run, ood=[str(spec)], config=FEW, device="cpu")
     results = evaluate_run(run, ood=[str(own / "ood-gray")], config=FEW, device="cpu")
     assert list(results.ood) == ["ood-gray"]
+
+
+def test_what_counts_of_a_part_is_the_split_it_lies_in_and_not_its_own_name(tmp_path):
+    for part in ("ood-faces/young", "train/ood-looking"):
+        (tmp_path / part).mkdir(parents=True)
+    check_unknown(str(tmp_path), str(tmp_path / "ood-faces" / "young"))
+    with pytest.raises(ConfigError, match="is what the run was trained or is measured on"):
+        check_unknown(str(tmp_path), str(tmp_path / "train" / "ood-looking"))
+
+
+def test_measuring_a_run_on_its_own_folder_prepares_none_of_its_images_again(workspace, tmp_path):
+    write_run(tmp_path / "run", workspace / "data", root=tmp_path / "cache")
+    before = set((tmp_path / "cache").rglob("*"))
+    assert len(load_test_split(load_run(tmp_path / "run").config)) == 42
+    assert set((tmp_path / "cache").rglob("*")) == before
 
 
 def test_one_name_in_the_place_of_a_list_is_refused(run):

@@ -87,6 +87,17 @@ def test_gray_sets_are_repeated_and_color_sets_weighted_to_gray(run):
     assert len(gray.mean) == 1
 
 
+def test_gray_in_color_is_the_same_gray_and_is_normalized_alike(run):
+    digits = load_dataset("digits", split="test")
+    levels = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
+    gray = dataclasses.replace(digits.take(np.arange(4)), x=levels, mean=(0.3,), std=(0.2,))
+    color = match_channels(gray, 3)
+    assert (color.mean, color.std) == ((0.3,) * 3, (0.2,) * 3)
+    back = match_channels(color, 1)
+    assert np.array_equal(back.x, levels)
+    assert (back.mean, back.std) == (gray.mean, gray.std)
+
+
 def test_classes_that_were_left_out_are_an_unknown_set_of_their_own(run):
     train = TrainConfig(data="digits", classes=(7, 3), epochs=1)
     config = dataclasses.replace(run.config, train=train, class_names=("7", "3"), mean=(0.5,), std=(1.0,))  # fmt: skip
@@ -99,6 +110,13 @@ def test_classes_that_were_left_out_are_an_unknown_set_of_their_own(run):
     assert len(known) + len(others) == len(load_dataset("digits", split="test"))
     with pytest.raises(ConfigError, match="this one knows all"):
         load_ood_split(run.config, "other-classes")
+
+
+def test_classes_that_were_left_out_come_with_the_runs_own_data_alone(run, workspace):
+    train = TrainConfig(data="digits", classes=(7, 3), epochs=1)
+    config = dataclasses.replace(run.config, train=train, class_names=("7", "3"))
+    data = str(workspace / "data")
+    assert default_ood(config, data=data) == [f"{data}:ood-gray"]
 
 
 def test_a_wrong_name_is_found_before_anything_is_predicted(run):

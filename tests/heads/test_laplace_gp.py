@@ -1,10 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import pdist
 from torch import Tensor, nn
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFittedError
 from lrformer.heads import (
     FlatVarianceWarning,
     RandomFeatureGP,
@@ -132,6 +134,19 @@ def test_at_width_384_the_papers_literal_length_scale_carries_none_and_warns() -
         distance_report(head, clusters(200, 5), generator=generator())
 
 
+def test_what_counts_as_far_lies_about_the_mean_of_the_features_not_about_the_origin() -> None:
+    x = torch.randn(400, 1, generator=generator(), dtype=torch.float64)
+    # On a line, ten median distances from the origin would be in the midst of these.
+    x = x + 10 * np.median(pdist(x.numpy()))
+    config = RandomFeatureGPConfig(feature_scale="literal", length_scale=1.0)
+    head = RandomFeatureGP(1, 2, config, generator=generator())
+    head.update(x.float())
+    head.refresh()
+    report = distance_report(head, x, generator=generator())
+    assert report.far > 0.9 * report.prior
+    assert report.near < 0.1 * report.prior
+
+
 def test_the_effective_rank_is_the_trace_of_the_smoother() -> None:
     x = torch.randn(20, 3, generator=generator(), dtype=torch.float64)
     head = fitted_head(x, ridge=0.5)
@@ -170,6 +185,16 @@ def test_monte_carlo_samples_have_the_posterior_mean_and_covariance(likelihood: 
     expected = (whitened[0, 0] * whitened[0, 1]).sum()
     measured = (deviation[:, 0, 0] * deviation[:, 1, 0]).mean()
     assert measured == pytest.approx(expected.item(), abs=0.05 * variance.max().item())
+
+
+@torch.no_grad()
+def test_the_logits_of_monte_carlo_are_the_posterior_mean_without_the_noise_of_the_draws() -> None:
+    x = torch.randn(30, 2, generator=generator())
+    head = fitted_head(x, approximation="monte_carlo", num_samples=3)
+    predictive = head.predict(x, generator())
+    assert predictive.samples is not None
+    assert torch.equal(predictive.logits, head.output(head.random_features(x)))
+    assert (predictive.samples.mean(0) - predictive.logits).abs().max() > 1e-3
 
 
 def test_the_head_trains_in_somebody_elses_loop() -> None:
@@ -230,3 +255,27 @@ def test_a_stretched_kernel_sees_inputs_nearer_to_each_other(feature_scale) -> N
     # exp(-d^2 / (2 (2 l)^2)) is the fourth root.
     known = kernel > 0.2
     assert_close(stretched[known], kernel[known] ** 0.25, 0.1)
+
+
+@pytest.mark.parametrize("change", ["stretch", "calibrate"])
+def test_a_new_scale_of_the_features_forgets_the_data_seen_on_the_old_one(change: str) -> None:
+    x = torch.randn(40, 3, generator=generator())
+    config = RandomFeatureGPConfig(num_random_features=64, feature_scale="calibrate")
+
+    def rescale(head: RandomFeatureGP) -> None:
+        head.stretch(3.0) if change == "stretch" else head.calibrate(3 * x)
+
+    heads = [RandomFeatureGP(3, 2, config, generator=generator()) for _ in range(2)]
+    for head in heads:
+        head.calibrate(x)
+    used, fresh = heads
+    used.update(x)
+    used.refresh()
+    for head in heads:
+        rescale(head)
+    with pytest.raises(NotFittedError):
+        used.eval().predict(x)
+    for head in heads:
+        head.update(x)
+        head.refresh()
+    assert torch.equal(used.variance(x), fresh.variance(x))

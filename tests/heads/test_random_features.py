@@ -59,6 +59,14 @@ def test_orthogonal_rows_are_orthogonal_in_blocks_with_gaussian_lengths() -> Non
     assert squared.var() == pytest.approx(32, rel=0.15)
 
 
+@pytest.mark.parametrize("width", [1, 3])
+def test_orthogonal_rows_point_in_every_direction_alike(width: int) -> None:
+    rows = orthogonal_gaussian(3000 * width, width, generator=generator())
+    shares = (rows > 0).double().unflatten(0, (-1, width)).mean(0)
+    # Four deviations of a share of 3,000 fair coins, for the sign of every entry of a block.
+    assert (shares - 0.5).abs().max() < 4 * 0.5 / math.sqrt(3000)
+
+
 @pytest.mark.parametrize("feature_scale", ["layer_norm", "calibrate"])
 def test_rescaled_inputs_lie_two_apart_whatever_their_width_and_scale(feature_scale: str) -> None:
     for width, scale in ((64, 1.0), (384, 30.0)):

@@ -145,3 +145,12 @@ def test_a_single_token_has_no_entropy_and_falls_back_to_the_factor() -> None:
         assert layer.alpha.isfinite().all()
         assert (layer.alpha > 0).all()
     assert converted(texts(2, 1)).logits.isfinite().all()
+
+
+def test_a_model_in_training_mode_is_calibrated_as_it_predicts_and_stays_in_its_mode() -> None:
+    model = timm_model("vit_tiny_patch16_224", proj_drop_rate=0.5, drop_path_rate=0.5)
+    expected = convert(model, calibration=pictures()).state_dict()
+    converted = convert(model.train(), calibration=pictures())
+    assert converted.training
+    for name, value in converted.state_dict().items():
+        assert torch.equal(value, expected[name]), name

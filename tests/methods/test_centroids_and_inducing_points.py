@@ -75,6 +75,14 @@ def test_due_starts_from_centers_of_features_and_their_mean_distance() -> None:
     assert int(method.head.num_data) == 600
 
 
+def test_due_believes_what_it_is_told_of_the_size_of_the_training_set() -> None:
+    train = digits()[0]
+    for settings, expected in (({}, 600), ({"num_data": 50_000}, 50_000)):
+        method = small_method("due", TinyMLP, spectral_bound=None, **settings)
+        method.prepare(DataLoader(train, 64))
+        assert int(method.head.num_data) == expected
+
+
 def test_a_transformer_under_due_collapses_from_the_prior_and_learns_from_a_draw() -> None:
     train, test, _ = digits()
     x, y = test.tensors

@@ -36,6 +36,20 @@ def test_the_stacked_weights_follow_the_members() -> None:
     assert torch.allclose(ensemble.predict(x).logits, before + 1.0, atol=1e-5)
 
 
+def test_after_a_prediction_in_inference_mode_the_input_still_has_a_gradient() -> None:
+    ensemble = finished(TinyMLP, vectorize=True)
+    x = torch.randn(4, 1, 8, 8)
+    with torch.inference_mode():
+        ensemble.predict(x)
+
+    def gradient(logits):
+        inputs = x.clone().requires_grad_()
+        return torch.autograd.grad(logits(inputs).square().sum(), inputs)[0]
+
+    expected = gradient(lambda z: sum(member(z) for member in ensemble.members) / 3)
+    assert torch.allclose(gradient(ensemble), expected, atol=1e-5)
+
+
 def test_members_may_be_frozen_one_by_one() -> None:
     ensemble = finished(TinyMLP, vectorize=True)
     x = torch.randn(4, 1, 8, 8)

@@ -60,6 +60,21 @@ def test_chunks_draw_as_many_samples_with_less_memory() -> None:
     assert predictive.samples.shape[0] == 10
 
 
+def test_the_variance_of_mcd_gp_is_the_mean_over_all_masks_however_they_are_drawn() -> None:
+    method = small_method("mcd_gp", lambda: TinyMLP(drop_rate=0.5), samples_per_forward=3)
+    x = digits()[0].tensors[0][:60]
+    method.fit_posterior([x])
+    seen = []
+    method.head_drop.register_forward_hook(lambda _, __, features: seen.append(features))
+    predictive = method.predict(x[:4], torch.Generator().manual_seed(0))
+    assert [len(features) for features in seen] == [12, 12, 12, 4]
+    with torch.no_grad():
+        variances = method.head.variance(torch.cat(seen)).unflatten(0, (10, 4))
+    assert predictive.variance is not None
+    assert torch.allclose(predictive.variance, variances.mean(0), rtol=1e-4)
+    assert not torch.allclose(predictive.variance, variances[:3].mean(0), rtol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["mc_dropout", "mcd_gp"])
 def test_a_backbone_without_dropout_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="no dropout layer with a rate above 0"):

@@ -169,6 +169,20 @@ def test_a_metric_that_the_data_leave_undefined_has_no_interval():
     assert intervals["accuracy"].low == intervals["accuracy"].high == 1
 
 
+def test_a_draw_that_leaves_a_metric_undefined_does_not_count_in_its_interval():
+    # Two of eight are wrong, with confidences of 0.9 and 0.7: about a tenth of the draws hold neither.
+    probs = torch.tensor([[0.9, 0.1], [0.7, 0.3]] + [[0.1, 0.9]] * 6, dtype=torch.float64)
+    intervals = bootstrap_classification(
+        probs,
+        torch.ones(8, dtype=torch.int64),
+        num_draws=500,
+        level=0.9,
+        generator=make_generator(0),
+    )
+    interval = intervals["overconfidence_mean_confidence_when_wrong"]
+    assert (interval.low, interval.high) == pytest.approx((0.7, 0.9))
+
+
 def test_a_thousand_draws_of_every_metric_over_ten_thousand_samples_fit_ten_seconds_of_two_cores(
     random_predictions,
 ):

@@ -66,6 +66,18 @@ def test_equal_mass_error_equals_bins_cut_by_numpy(random_predictions, num_sampl
     assert ours == pytest.approx(expected, abs=1e-12)
 
 
+def test_the_first_bins_of_equal_mass_hold_what_cannot_be_shared_out():
+    # Gaps of both signs: where they have one, the error is the same however the bins are cut.
+    confidence = np.array([0.55, 0.6, 0.7, 0.8, 0.9])
+    probs = torch.tensor(np.stack([confidence, 1 - confidence], axis=1))
+    labels = torch.tensor([0, 1, 0, 1, 0])
+    gaps = confidence - np.array([1.0, 0.0, 1.0, 0.0, 1.0])
+    expected = (abs(gaps[:3].sum()) + abs(gaps[3:].sum())) / 5
+    ours = expected_calibration_error(probs, labels, num_bins=2, binning="equal_mass")
+    assert ours == pytest.approx(expected, abs=1e-12)
+    assert abs(expected - (abs(gaps[:2].sum()) + abs(gaps[2:].sum())) / 5) > 0.01
+
+
 def test_equal_mass_error_does_not_depend_on_the_order_of_equal_confidences():
     probs = torch.tensor([[0.8, 0.2]], dtype=torch.float64).repeat(30, 1)
     labels = torch.tensor([0] * 20 + [1] * 10)

@@ -31,6 +31,11 @@ def test_without_labels_every_prediction_is_wrong():
     assert result.mean_confidence_when_wrong == pytest.approx(0.775)
 
 
+def test_a_wrong_prediction_at_the_threshold_itself_is_not_overconfident():
+    probs = torch.tensor([[0.75, 0.25], [0.875, 0.125]], dtype=torch.float64)
+    assert overconfidence(probs, threshold=0.75).rate == 0.5
+
+
 def test_where_nothing_is_wrong_the_confidence_when_wrong_is_none_and_goes_into_a_record():
     result = overconfidence(torch.tensor([[0.95, 0.05]]), torch.tensor([0]))
     assert result.rate == 0

@@ -52,6 +52,11 @@ def test_numpy_arrays_half_precision_and_uint8_labels_are_accepted(random_predic
     assert brier_score(probs.bfloat16(), labels) == pytest.approx(as_arrays.brier, abs=1e-2)
 
 
+def test_a_probability_that_rounding_has_put_above_one_is_a_probability():
+    probs = torch.tensor([[1.0 + 1e-5, 0.0], [0.25, 0.75]])
+    assert accuracy(probs, torch.tensor([0, 0])) == 0.5
+
+
 def test_a_probability_of_zero_for_the_label_does_not_make_the_mean_infinite():
     probs = torch.tensor([[1.0, 0.0]])
     assert negative_log_likelihood(probs, torch.tensor([1])) == pytest.approx(-math.log(1e-12))

@@ -62,6 +62,15 @@ def test_the_unfolded_kernel_would_have_been_another_number() -> None:
     assert exact > 1.2 * unfolded
 
 
+def test_the_adjoint_of_a_dilated_convolution_that_skips_rows_is_its_transpose() -> None:
+    conv = nn.Conv2d(2, 3, 2, stride=2, dilation=2)
+    norm = ConvSpectralNorm(conv, (7, 8), bound=1.0)
+    weight = conv.weight.detach().double()
+    x, y = (torch.randn(1, *shape, dtype=torch.float64) for shape in ((2, 7, 8), (3, 3, 3)))
+    forward = (norm.apply_map(weight, x) * y).sum()
+    assert_close(forward, (x * norm.apply_adjoint(weight, y)).sum(), 1e-8)
+
+
 @pytest.mark.parametrize(("bound", "is_scaled"), [(0.5, True), (100.0, False)])
 def test_normalization_is_soft(bound: float, is_scaled: bool) -> None:
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
@@ -107,6 +116,19 @@ def test_evaluation_keeps_the_weight_until_it_changes() -> None:
         layer.load_state_dict(layer.state_dict())
         assert layer.weight is not changed
     assert layer.weight.requires_grad  # with gradients the graph is there
+
+
+def test_evaluation_follows_a_power_iteration_that_has_gone_on() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(40, 40).double()
+    apply_spectral_norm(nn.Sequential(layer), bound=0.1)
+    layer.eval()
+    (_, norm), *_ = spectral_norms(nn.Sequential(layer))
+    with torch.no_grad():
+        # From below: the weight is still too large.
+        assert torch.linalg.matrix_norm(layer.weight, ord=2) > 0.1001
+        norm.iterate(layer.parametrizations["weight"].original, 2000)
+        assert torch.linalg.matrix_norm(layer.weight, ord=2) == pytest.approx(0.1, rel=1e-4)
 
 
 def test_power_iteration_moves_in_training_and_rests_in_evaluation() -> None:
@@ -178,6 +200,22 @@ def test_spectral_batch_norm_trains_as_batch_norm_below_the_bound() -> None:
     assert_close(soft(x), plain(x), 1e-6)
     for name, value in plain.state_dict().items():
         assert_close(soft.state_dict()[name].float(), value.float(), 1e-6)
+
+
+def test_the_gain_of_a_batch_norm_is_that_of_its_steepest_channel() -> None:
+    norm = SpectralBatchNorm2d(2, bound=10.0, eps=0.0).eval()
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([1.0, -6.0]))
+        norm.running_var.copy_(torch.tensor([0.25, 4.0]))
+    assert float(norm.gain.detach()) == 3.0  # of 1 / 0.5 and 6 / 2
+
+
+def test_a_spectral_batch_norm_keeps_the_eps_of_the_one_before() -> None:
+    plain = nn.BatchNorm2d(3, eps=0.5).eval()
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), copy.deepcopy(plain)).eval()
+    apply_spectral_norm(model, bound=10.0, input_shape=(1, 4, 4), batch_norm=True)
+    x = torch.randn(2, 3, 4, 4)
+    assert_close(model[1](x), plain(x), 1e-6)
 
 
 def test_weights_of_zero_have_a_gradient() -> None:

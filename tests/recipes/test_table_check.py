@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 
@@ -10,9 +11,17 @@ import pytest
 from PIL import Image
 
 from lrformer.core import ConfigError
+from lrformer.evaluation import EvaluationConfig, Scores
+from lrformer.evaluation.scores import Metric
 from lrformer.recipes import plan_runs, reproduce_table, table_check, table_engine
 from lrformer.recipes.table_engine import estimate_seconds
-from lrformer.recipes.table_record import TableRecord, read_table_record, write_table_record
+from lrformer.recipes.table_record import (
+    TableRecord,
+    add_to_record,
+    pack_scores,
+    read_table_record,
+    write_table_record,
+)
 from lrformer.recipes.table_run import Circumstances, failed_run, first_folder, run_folder
 from lrformer.training import update_metrics
 from tests.recipes.made_table import QUIET, made_run, small_table, write_arrays
@@ -142,6 +151,21 @@ def test_unknown_sets_are_the_same_in_any_order_and_spelling():
     for asked in (("svhn", "./big", "a//noise"), ("big/",), ()):
         assert record.find("lrsa", run.config, asked) == [entry]
     assert record.find("lrsa", run.config, ("big", "small")) == []
+
+
+def test_a_figure_that_is_not_finite_is_left_out_of_a_record(tmp_path):
+    metric = Metric(dataset="data/test", name="nll", value=math.nan, low=0.25, high=math.inf)
+    scores = Scores(
+        sets=(), metrics=(metric,), default_score="entropy", given_scores=(), num_classes=3,
+        config=EvaluationConfig(), conventions={},
+    )  # fmt: skip
+    packed = pack_scores(scores)
+    assert packed == {"data/test": {"probabilities": {"nll": [None, 0.25, None]}}}
+    (run,) = plan_runs(small_table("cifar10"), rows=["lrsa"], num_seeds=1)
+    entry = dataclasses.replace(made_run(run), figures={"raw": packed, "calibrated": packed})
+    add_to_record(tmp_path / "record.json", entry, table="attentions", data="cifar10")
+    back = read_table_record(tmp_path / "record.json", table="attentions", data="cifar10")
+    assert back.runs == (entry,)
 
 
 def test_a_second_retry_goes_on_where_only_the_evaluation_had_failed(tmp_path):

@@ -170,6 +170,14 @@ def test_three_equal_errors_in_a_row_stop_the_rest(made, data, tmp_path):
     assert "3 runs in a row failed alike" in result.stopped
 
 
+def test_equal_errors_with_a_success_between_them_stop_nothing(made, data, tmp_path):
+    calls, failures = made
+    failures |= {("dot_product", seed): OSError("gone") for seed in (0, 1, 2)}
+    result = reproduce_table(small_table(data), tmp_path, num_seeds=3, how=HOW)
+    assert len(calls) == 6
+    assert result.stopped is None
+
+
 def test_a_lost_gpu_stops_the_rest_at_once(made, data, tmp_path):
     calls, failures = made
     failures["dot_product", 0] = RuntimeError("CUDA error: an illegal memory access")

@@ -10,7 +10,7 @@ from lrformer.recipes import ablation, attentions, main_table, plan_runs
 from lrformer.recipes.matched_accuracy import match_accuracy
 from lrformer.recipes.score_choice import choose_score
 from lrformer.recipes.table_record import TableRecord
-from lrformer.recipes.table_summary import summarize, variants
+from lrformer.recipes.table_summary import runs_of, summarize, variants
 from tests.recipes.made_table import made_run
 
 TABLE = ablation()
@@ -92,6 +92,13 @@ def test_the_chosen_score_is_that_of_made_outliers_and_not_of_the_unknown_sets()
     assert choose_score([{}]) == "entropy"
 
 
+def test_a_score_that_one_run_lacks_is_not_chosen_and_all_runs_count():
+    first = {"entropy": {"mixed": 0.6}, "variance": {"mixed": 0.9}, "msp": {"mixed": 0.7}}
+    second = {"msp": {"mixed": 0.1}, "entropy": {"mixed": 0.6}}
+    assert choose_score([first, second]) == "entropy"
+    assert choose_score([first]) == "variance"
+
+
 def test_unknown_sets_are_read_from_the_figures_that_have_them():
     table = main_table()
     runs = [made_run(run) for run in plan_runs(table, rows=["lrformer"], num_seeds=1)]
@@ -111,6 +118,20 @@ def test_runs_of_an_older_recipe_do_not_enter_the_row():
     )
     mixed = dataclasses.replace(record, runs=(dataclasses.replace(old, seed=1), *record.runs))
     assert summarize(TABLE, mixed)[0].num_seeds == 1
+
+
+def test_of_two_recipes_under_one_name_the_later_one_is_the_row():
+    (old,) = record_of({"lrformer": [{"nll": 0.6}]}).runs
+    new = dataclasses.replace(old, seed=1, config=dataclasses.replace(old.config, batch_size=7))
+    record = TableRecord(table=TABLE.name, data=TABLE.data, runs=(old, new))
+    assert runs_of(record, "lrformer", TABLE.variant) == (new,)
+
+
+def test_of_a_set_that_was_measured_twice_the_later_figures_count():
+    first, again = (record_of({"lrformer": [{"aupr": aupr}]}).runs[0] for aupr in (0.6, 0.9))
+    record = TableRecord(table=TABLE.name, data=TABLE.data, runs=(first, again))
+    row = {row.row.name: row for row in summarize(TABLE, record)}["lrformer"]
+    assert row.cell("aupr:svhn").by_seed == {0: 0.9}
 
 
 def test_a_run_has_the_figures_of_all_its_evaluations():
@@ -177,6 +198,27 @@ def test_accuracy_is_matched_at_the_first_epoch_that_reaches_what_all_reach():
     assert math.isnan(match_accuracy({})[0])
 
 
+def test_the_common_accuracy_is_reached_where_rounding_says_a_little_less_and_training_fell_back():
+    plan = plan_runs(attentions(), rows=["dot_product", "lrsa"], num_seeds=1)
+    # 100 times 0.29 is 28.999999999999996.
+    accuracies = ([0.1, 0.29, 0.2], [0.2, 0.28, 0.5])
+    runs = {
+        run.row.name: [
+            made_run(
+                run,
+                curve={"epoch": [1, 2, 3], "accuracy": found, "nll": [3, 2, 1], "ece": [0, 0, 0]},
+            )
+        ]
+        for run, found in zip(plan, accuracies, strict=True)
+    }
+    accuracy, rows = match_accuracy(runs)
+    assert accuracy == 0.29
+    assert [(row.row, row.epoch.mean, row.nll.mean) for row in rows] == [
+        ("dot_product", 2, 2),
+        ("lrsa", 3, 1),
+    ]
+
+
 def test_a_row_that_is_the_same_under_every_alpha_is_shown_under_each():
     record = record_of({"transformer": [{"nll": 0.7}], "lrformer": [{"nll": 0.6}]})
     sharper = ablation(alpha=7.0)
@@ -191,3 +233,10 @@ def test_a_row_that_is_the_same_under_every_alpha_is_shown_under_each():
     # Under the other alpha the row is what it was.
     (before,) = [row for row in summarize(TABLE, record) if row.row.name == "lrformer"]
     assert before.cell("nll").by_seed == {0: 0.6}
+
+
+def test_the_variant_of_a_table_by_its_name_is_the_table_itself():
+    record = record_of({"transformer": [{"nll": 0.7}], "lrformer": [{"nll": 0.6}]})
+    sharper = ablation(alpha=7.0)
+    assert summarize(sharper, record, variant=sharper.variant) == summarize(sharper, record)
+    assert summarize(sharper, record)[0].num_seeds == 1

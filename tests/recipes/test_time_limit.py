@@ -19,6 +19,13 @@ def test_a_limit_that_is_not_reached_interrupts_nobody():
     assert TimeLimit(None).admits(1e9)
 
 
+def test_the_time_of_a_limit_begins_with_its_block():
+    limit = TimeLimit(60.0)
+    time.sleep(0.3)
+    with limit:
+        assert limit.left > 59.75
+
+
 @pytest.fixture
 def _ignored():
     """Ctrl-C is ignored, as in a job that a script started with `&`."""

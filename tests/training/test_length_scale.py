@@ -74,6 +74,19 @@ def test_the_choice_follows_the_outliers_and_not_the_order_of_what_is_tried(monk
     assert choose_length_scale(method, loader, known).length_scale == choice.length_scale
 
 
+def test_of_length_scales_that_tell_nothing_apart_the_one_that_was_set_is_kept(monkeypatch):
+    import lrformer.training.length_scale as module
+
+    method, loader, known = clusters(monkeypatch)
+    same = method.features(loader[0][0])
+    monkeypatch.setattr(module, "_features", lambda method, split, like: same)
+    method.calibrate_posterior(loader)
+    choice = choose_length_scale(method, loader, known)
+    assert choice is not None
+    assert set(choice.tried.values()) == {0.5}
+    assert choice.length_scale == method.config.length_scale
+
+
 def clusters(monkeypatch):
     """Return a method whose features are clusters, one for each class, and lie beside them for outliers."""
     import lrformer.training.length_scale as module

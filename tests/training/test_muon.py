@@ -192,6 +192,13 @@ def test_embeddings_and_kernels_that_are_no_matrix_are_left_to_adamw():
     assert matrices_of(model) == {"5.weight": 1}
 
 
+def test_a_single_row_and_a_single_column_are_no_matrices():
+    model = nn.Sequential(*(nn.Linear(*sides) for sides in ((4, 6), (6, 1), (1, 6), (6, 5))))
+    groups = parameter_groups(model, model.parameters(), OptimizerConfig(name="muon"))
+    matrices = [p for group in groups if group.get("is_matrix") for p in group["params"]]
+    assert [p is model[3].weight for p in matrices] == [True]
+
+
 def test_what_adamw_takes_inside_muon_is_decayed_as_without_it():
     def backbone() -> nn.Module:
         return create_model("lrformer_digits", num_classes=0, depth=1)

@@ -17,7 +17,7 @@ from lrformer.training.lamb import LAMB
 from lrformer.training.muon import Muon
 from lrformer.training.optimizers import build_optimizer, parameter_groups
 from lrformer.training.schedule import learning_rate
-from lrformer.training.state import load_optimizer
+from lrformer.training.state import load_optimizer, optimizer_tensors
 from tests.tolerance import TOLERANCE, assert_close
 
 CPU = torch.device("cpu")
@@ -109,6 +109,26 @@ def test_lamb_is_timms():
         assert_close(one.detach(), other.detach(), TOLERANCE[torch.float32])
 
 
+def test_the_first_step_of_lamb_divides_by_the_gradient_and_its_eps():
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.tensor([0.1, -1.0, 10.0])
+    config = OptimizerConfig(name="lamb", lr=0.5, eps=0.1)
+    build_optimizer(config, [{"params": [parameter], "weight_decay": 0.0}], CPU).step()
+    expected = -0.5 * torch.tensor([0.1 / 0.2, -1.0 / 1.1, 10.0 / 10.1])
+    assert_close(parameter.detach(), expected, TOLERANCE[torch.float32])
+
+
+def test_the_momentum_of_sgd_is_the_one_that_was_set():
+    parameter = nn.Parameter(torch.zeros(()))
+    config = OptimizerConfig(name="sgd", lr=1.0, momentum=0.5)
+    optimizer = build_optimizer(config, [{"params": [parameter], "weight_decay": 0.0}], CPU)
+    for _ in range(3):
+        parameter.grad = torch.ones(())
+        optimizer.step()
+    # Steps of 1, 1.5 and 1.75.
+    assert float(parameter.detach()) == -4.25
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lamb"])
 def test_every_optimizer_goes_downhill(name):
     parameter = nn.Parameter(torch.full((3, 3), 2.0))
@@ -127,6 +147,20 @@ def test_a_loaded_count_lies_with_its_weight_where_a_cuda_graph_can_change_it(op
     optimizer = optimizer_class([weight], lr=0.1)
     load_optimizer(optimizer, {"0.step": torch.tensor(7.0), "0.exp_avg": torch.zeros(3)})
     assert optimizer.state[weight]["step"].device == weight.device
+
+
+@pytest.mark.parametrize("optimizer_class", [LAMB, Muon])
+def test_a_rate_that_is_a_tensor_is_the_same_tensor_after_loading(optimizer_class):
+    rate, parameter = torch.tensor(0.5), nn.Parameter(torch.ones(3))
+    optimizer = optimizer_class([parameter], lr=rate)
+    parameter.grad = torch.ones(3)
+    optimizer.step()
+    load_optimizer(optimizer, optimizer_tensors(optimizer))
+    before = parameter.detach().clone()
+    # A schedule writes into the tensor that it has known from the start.
+    rate.fill_(0.0)
+    optimizer.step()
+    assert torch.equal(parameter.detach(), before)
 
 
 @pytest.mark.parametrize("soft", [False, True])

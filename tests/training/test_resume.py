@@ -21,7 +21,7 @@ from lrformer.training.atomic_files import RunFileError
 from lrformer.training.claim import sole_process
 from lrformer.training.journal import read_log
 from lrformer.training.loop import Training
-from lrformer.training.state import read_state
+from lrformer.training.state import read_state, write_state
 from lrformer.training.step import OptimizerStep
 from tests.training.small import PLAIN, QUIET, SMALL, small, weights
 
@@ -100,6 +100,23 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_bits(tmp_path, monkey
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
     logs = [[entry["loss"] for entry in read_log(tmp_path / name)] for name in ("stopped", "whole")]
     assert logs[0] == logs[1]
+
+
+def test_the_time_of_an_epoch_includes_what_it_took_before_an_interruption(tmp_path, monkeypatch):
+    config = small(PLAIN, epochs=3)
+    with monkeypatch.context() as patched:
+        stop_at(patched, 12, interrupt)  # in the second of three epochs of eight steps
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path, runtime=QUIET)
+    found = read_state(tmp_path)
+    assert found is not None
+    position, tensors = found
+    assert (position.epoch, position.step) == (1, 4)
+    assert 0 < position.epoch_seconds < 100
+    write_state(tmp_path, dataclasses.replace(position, epoch_seconds=1000.0), tensors)
+    train(config, tmp_path, runtime=QUIET)
+    seconds = [entry["seconds"] for entry in read_log(tmp_path)]
+    assert [1000 < found < 1100 for found in seconds] == [False, True, False]
 
 
 @pytest.mark.parametrize("number", [4, 10, 14])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from lrformer.core import ConfigError, MissingExtraError
-from lrformer.data import AugmentConfig, Split
+from lrformer.data import AugmentConfig, DeviceBatches, Split
 from lrformer.heads import DUQHead
 from lrformer.methods import list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
@@ -114,6 +115,32 @@ def test_the_log_has_every_figure_of_every_epoch(tmp_path):
     assert [entry["epoch"] for entry in log] == [0, 1]
     wanted = {"loss", "accuracy", "lr", "seconds", "images_per_second", "val_accuracy", "val_nll"}
     assert wanted | {"val_ece", "val_logit_norm", "val_overconfidence"} <= set(log[0])
+
+
+def test_the_log_has_the_rate_of_the_last_step_of_every_epoch(tmp_path):
+    config = small(PLAIN, epochs=3, lr=3e-3, warmup_epochs=1.0, final_lr_ratio=0.1)
+    train(config, tmp_path, runtime=QUIET)
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    num_steps = 517 // 64  # of an epoch
+    cosines = [(1 + math.cos(math.pi * done / (2 * num_steps))) / 2 for done in (7, 15)]
+    expected = [3e-3, *(3e-3 * (0.1 + 0.9 * cosine) for cosine in cosines)]
+    assert num_steps == 8
+    assert [entry["lr"] for entry in log] == pytest.approx(expected)
+
+
+def test_every_member_of_an_ensemble_sees_orders_of_its_own(tmp_path, monkeypatch):
+    orders, order = [], DeviceBatches.order
+
+    def kept(batches, epoch):
+        rows = order(batches, epoch)
+        if len(rows) > 400:
+            orders.append(tuple(rows.tolist()))
+        return rows
+
+    monkeypatch.setattr(DeviceBatches, "order", kept)
+    config = small(PLAIN, method="deep_ensemble", method_overrides={"num_members": 2}, epochs=2)
+    train(config, tmp_path, runtime=QUIET)
+    assert len(set(orders)) >= 4
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "posterior.safetensors", "decision.json"])
