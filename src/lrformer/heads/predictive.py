@@ -17,8 +17,8 @@ class Predictive:
     """A prediction for a batch; a field that the method does not have is None.
 
     Attributes:
-        logits: the point prediction. Mean-field heads give the shrunk logits, sampling methods the
-            mean of the sampled logits, DUQ the logarithm of its kernel.
+        logits: the point prediction. Mean-field heads give the shrunk logits, Gaussian processes that are sampled their
+            mean, other sampling methods the mean of the sampled logits, DUQ the logarithm of its kernel.
         variance: posterior variance of the logits, one for all classes `(b,)` or one for each
             `(b, c)`.
         samples: sampled logits, one leading entry for each draw or ensemble member.

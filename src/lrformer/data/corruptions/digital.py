@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lrformer.data.streams import Stream, sample_normals
 
-# Root mean square of the displacement in pixels of a 32-pixel image.
+# Root mean square of the displacement along each axis, in pixels of a 32-pixel image, at the points of the grid.
 ELASTIC_PIXELS = (0.4, 0.6, 0.8, 1.0, 1.3)
 ELASTIC_GRID = 6
 PIXELS_KEPT = (0.95, 0.9, 0.85, 0.75, 0.65)
