@@ -96,7 +96,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path, write_folder, monkeypatch)
     with pytest.raises(ConfigError) as refused:
         load_dataset(folder, root=tmp_path / "c")
     assert str(refused.value) == (
-        f"{first}: not a readable image; replace it or remove it. The same or worse holds of "
+        f"{first}: not a readable image; replace it or remove it. These cannot be taken either: "
         f"{others[0]}, {others[1]} and 1 more."
     )
     for path in files:

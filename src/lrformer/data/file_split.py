@@ -139,7 +139,7 @@ def _describe(wrong: list[ConfigError]) -> str:
         return said
     names = [text.split(": ", 1)[0] for text in others]
     left = f" and {len(names) - NUM_NAMED:,} more" if len(names) > NUM_NAMED else ""
-    return f"{said} The same or worse holds of {', '.join(names[:NUM_NAMED])}{left}."
+    return f"{said} These cannot be taken either: {', '.join(names[:NUM_NAMED])}{left}."
 
 
 def _reserve(path: Path) -> None:
