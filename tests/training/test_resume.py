@@ -16,11 +16,13 @@ import torch
 
 from lrformer.core import ConfigError
 from lrformer.data import AugmentConfig
-from lrformer.training import RuntimeConfig, TrainingDivergedError, train
+from lrformer.training import RuntimeConfig, TrainingDivergedError, running, train
 from lrformer.training.atomic_files import RunFileError
-from lrformer.training.claim import sole_process
+from lrformer.training.claim import claim_folder, sole_process
 from lrformer.training.journal import read_log
 from lrformer.training.loop import Training
+from lrformer.training.run_config import read_run_config
+from lrformer.training.splits import training_batches
 from lrformer.training.state import read_state, write_state
 from lrformer.training.step import OptimizerStep
 from tests.training.small import PLAIN, QUIET, SMALL, small, weights
@@ -325,3 +327,21 @@ def test_a_run_goes_on_from_another_directory_and_where_its_data_have_moved(tmp_
     (tmp_path / "moved" / "train.json").unlink()
     with pytest.raises(ConfigError, match=r"run belongs to a run"):
         train(moved, "../run", runtime=QUIET)
+
+
+def test_a_folder_that_another_process_has_claimed_meanwhile_is_not_trained_in(
+    tmp_path, monkeypatch
+):
+    config = small(PLAIN, epochs=1)
+
+    def claim_too(*args, **kwargs):
+        there = read_run_config(tmp_path)
+        other = dataclasses.replace(there, train=dataclasses.replace(there.train, seed=9))
+        claim_folder(tmp_path, other)
+        return training_batches(*args, **kwargs)
+
+    monkeypatch.setattr(running, "training_batches", claim_too)
+    with pytest.raises(ConfigError, match="belongs to a run with other settings: seed is 9"):
+        train(config, tmp_path, runtime=QUIET)
+    assert read_run_config(tmp_path).train.seed == 9
+    assert not (tmp_path / "log.jsonl").exists()

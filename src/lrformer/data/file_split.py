@@ -24,8 +24,6 @@ from lrformer.data.image_file import read_image
 ROWS_AT_A_TIME = 512
 # An error names this many files besides the first.
 NUM_NAMED = 10
-# An error names this many files besides the first.
-NUM_NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True)

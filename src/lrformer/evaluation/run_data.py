@@ -140,8 +140,8 @@ def check_unknown(data: str, spec: str) -> None:
             split = part.relative_to(whole).parts[0]
     if is_own and not (split or "").startswith(OOD_PREFIX):
         raise ConfigError(
-            f"'{spec}' is what the run was trained or is measured on, and not unknown to it; its unknown sets are {place}:{OOD_PREFIX}NAME, "
-            f"where it has any, and the classes that were left out are '{OTHER_CLASSES}'."
+            f"'{spec}' is what the run was trained or is measured on, and not unknown to it; its unknown sets are "
+            f"{place}:{OOD_PREFIX}NAME, where it has any, and the classes that were left out are '{OTHER_CLASSES}'."
         )
 
 

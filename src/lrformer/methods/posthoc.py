@@ -92,9 +92,8 @@ def fit_temperature(
     if not isinstance(y, Tensor | np.ndarray):
         raise ConfigError(f"y is a {type(y).__name__}; give a tensor or an array of class indices.")
     if isinstance(y, np.ndarray) and y.dtype.kind in "iu":
-        y = np.ascontiguousarray(
-            y, dtype=np.int64
-        )  # torch knows no other order of bytes, and few unsigned types
+        # torch knows no other order of bytes, and few unsigned types.
+        y = np.ascontiguousarray(y, dtype=np.int64)
     y = torch.as_tensor(y, device=validation.logits.device)
     if y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
         raise ConfigError(

@@ -28,7 +28,7 @@ def claim_folder(folder: Path, config: RunConfig) -> None:
     if (folder / CONFIG_FILE).is_file():
         there = read_run_config(folder)
         if not _is_unused(folder):
-            _check_same(folder, there, config)
+            check_same(folder, there, config)
         elif first_difference(there, config) is not None:
             with sole_process(folder):
                 write_run_config(folder, config)
@@ -76,7 +76,8 @@ def _is_unused(folder: Path) -> bool:
     )
 
 
-def _check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
+def check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
+    """Raise where `folder` is that of a run with other settings."""
     found = first_difference(there, here)
     if found is not None:
         name, before, now = found

@@ -96,7 +96,9 @@ def read_run_config(folder: Path) -> RunConfig:
     try:
         return from_record(RunConfig, record.get("config"))
     except (ConfigError, TypeError) as error:
-        raise ConfigError(f"{path} is not the config of a run: {error}") from error
+        raise ConfigError(
+            f"{path} is not the config of a run ({str(error).rstrip('.')}); {WAY_OUT_OF_CONFIG}"
+        ) from error
 
 
 def is_run(folder: Path) -> bool:

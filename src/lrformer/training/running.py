@@ -19,7 +19,7 @@ from lrformer.training.backbone import (
     backbone_img_size,
     resolve_model,
 )
-from lrformer.training.claim import claim_folder, sole_process
+from lrformer.training.claim import check_same, claim_folder, sole_process
 from lrformer.training.config import RuntimeConfig, TrainConfig, default_batch_size
 from lrformer.training.length_scale import (
     LengthScaleChoice,
@@ -42,7 +42,7 @@ from lrformer.training.refit import (
     take_weights,
     way_to,
 )
-from lrformer.training.run_config import RunConfig
+from lrformer.training.run_config import RunConfig, read_run_config
 from lrformer.training.run_folder import (
     MODEL_FILE,
     Run,
@@ -167,13 +167,16 @@ def train(
         val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
     )
     with sole_process(folder) if accelerator.is_main_process else nullcontext():
+        # Until now another process could claim a folder in which nothing was trained.
+        check_same(folder, read_run_config(folder), run_config)
         if source is None:
-            for warning in (
-                seen_validation(config, val_split),
-                doubled_validation(train_split, val_split),
-            ):
-                if warning is not None:
-                    training.display.say(warning)
+            if training.display.is_shown:
+                for warning in (
+                    seen_validation(config, val_split),
+                    doubled_validation(train_split, val_split),
+                ):
+                    if warning is not None:
+                        training.display.say(warning)
             training.run()
         else:
             _take_over(training, source)
