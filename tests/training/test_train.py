@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from lrformer.training.atomic_files import read_tensors
 from lrformer.training.claim import claim_folder
 from lrformer.training.metrics_file import update_metrics
 from lrformer.training.running import resolve
+from lrformer.training.step import OptimizerStep
 from tests.evaluation.made_run import write_image_folder, write_images
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, flat, small, weights
@@ -339,6 +341,16 @@ def test_centroids_move_once_a_step_whatever_the_pieces(tmp_path):
     assert isinstance(pieces.method.head, DUQHead)
     assert_close(pieces.method.head.counts, whole.method.head.counts, 1e-5)
     assert_close(pieces.method.head.centroids, whole.method.head.centroids, 1e-3)
+
+
+@pytest.mark.parametrize(("method", "is_whole"), [("deterministic", False), ("duq", True)])
+def test_pieces_are_put_together_only_for_a_method_that_follows_steps(
+    tmp_path, monkeypatch, method, is_whole
+):
+    follow = Mock()
+    monkeypatch.setattr(OptimizerStep, "_follow", follow)
+    train(small(PLAIN, method=method, accumulate=2, epochs=1), tmp_path, runtime=QUIET)
+    assert follow.called == is_whole
 
 
 def test_an_average_over_batches_is_not_taken_over_pieces(tmp_path):

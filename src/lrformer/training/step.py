@@ -106,11 +106,14 @@ class OptimizerStep:
         self.optimizer.step()
         if self.average is not None:
             self.average.update(self.rates.average_weight)
-        # Once a step: a moving average would move further with every piece.
-        inputs, targets = (
-            torch.cat(parts)
-            for parts in zip(*((batch.inputs, _targets(batch)) for batch in pieces), strict=True)
-        )
+        # Pieces are there because a batch is too large: they are put together only for a method that asks for it.
+        if type(self.method).after_step is not Method.after_step:
+            self._follow(pieces)
+
+    def _follow(self, pieces: Sequence[Batch]) -> None:
+        """Let the method look at the whole batch, once: a moving average would move further with every piece."""
+        inputs = torch.cat([batch.inputs for batch in pieces])
+        targets = torch.cat([_targets(batch) for batch in pieces])
         with self.autocast(inputs.device):
             self.method.after_step(inputs, targets)
 
