@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from choice_tables import decay_table, search_table, temperature_table
+from curve_tables import best_epoch_table
 from glance_table import glance_table
 from lrformer.recipes import TABLES, Table
 from lrformer.recipes.matched_accuracy import match_accuracy
@@ -350,6 +351,7 @@ RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     **{f"result-{name}": ("docs/results.md", partial(section, name)) for name in NAMES},
     **{f"details-{name}": ("docs/runs.md", partial(details, name)) for name in NAMES},
     "result-glance": ("docs/results.md", lambda: glance_table(load("ablation"))),
+    "result-best-epoch": ("docs/results.md", lambda: best_epoch_table(load("ablation"))),
     "result-decay": ("docs/results.md", lambda: decay_table(load("ablation"))),
     "result-temperature": (
         "docs/results.md",

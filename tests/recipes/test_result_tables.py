@@ -215,6 +215,42 @@ def test_a_decay_that_only_the_plain_row_was_run_with_is_a_line_of_the_choice_al
     assert "weight_decay 0.005" in pages.runs_table()
 
 
+def test_every_row_is_shown_at_its_best_epoch_and_at_the_end(pages, tmp_path):
+    assert made(pages, "result-best-epoch") == "Not measured yet."
+    losses = {
+        "transformer": ([2.0, 0.5, 0.9], [2.0, 0.6, 1.0], [2.0, 0.7, 1.1]),
+        "lrformer": ([1.9, 0.8, 0.7], [1.9, 0.9, 0.8], [1.9, 1.0, 0.9]),
+        "lrformer_linear": ([0.4, 0.5, 0.5], [0.9, 0.9, 0.9], [0.6, 0.7, 0.6]),
+    }
+    table = TABLES["ablation"](data="cifar10")
+    record = TableRecord(table="ablation", data="cifar10")
+    for run in plan_runs(table, rows=list(losses), num_seeds=3):
+        nll = losses[run.row.name][run.config.seed]
+        curve = {"epoch": [3, 6, 9], "accuracy": [0.2, 0.6, 0.8], "nll": nll, "ece": [0.3, 0.1, 0.2]}
+        record = record.add(made_run(run, UNKNOWN, nll=1.0, curve=curve))
+    path = tmp_path / "cifar10-ablation.json"
+    write_table_record(path, record)
+    title, _, _, _, plain, linear, whole = made(pages, "result-best-epoch").splitlines()
+    assert title == "**Optimizer `paper`, 32 pixels.**"
+    best = "0.600 ± 0.248 | 0.100 ± 0.000 | 0.600 ± 0.000"
+    end = "1.000 ± 0.248 | 0.200 ± 0.000 | 0.800 ± 0.000"
+    assert plain == f"| Transformer | 3 | 6 | {best} |  | {end} |"
+    assert whole.startswith("| LRFormer, GP head | 3 | 9 | 0.800 ± 0.248 |")
+    assert "| **+0.200 worse** |" in whole
+    # Ahead in one seed and behind in another.
+    assert "| +0.033 |" in linear
+    assert linear.startswith("| LRFormer, linear head | 3 | 3 | 0.633")
+    # One row alone says nothing, nor does one seed of a difference.
+    runs = tuple(run for run in record.runs if run.row == "transformer")
+    write_table_record(path, dataclasses.replace(record, runs=runs))
+    assert made(pages, "result-best-epoch") == "Not measured yet."
+    runs = tuple(run for run in record.runs if run.seed == 0)
+    write_table_record(path, dataclasses.replace(record, runs=runs))
+    assert "| LRFormer, GP head | 1 | 9 | 0.700 | 0.200 | 0.800 | +0.200 |" in made(
+        pages, "result-best-epoch"
+    )
+
+
 def test_each_part_of_the_system_is_compared_with_what_lacks_it_over_three_seeds(pages, tmp_path):
     assert made(pages, "result-glance") == "Not measured yet."
     write(tmp_path, "ablation", {"transformer": [0.9, 0.9], "lrformer": [0.1, 0.1]}, weight_decay=0)
