@@ -226,7 +226,12 @@ def test_every_row_is_shown_at_its_best_epoch_and_at_the_end(pages, tmp_path):
     record = TableRecord(table="ablation", data="cifar10")
     for run in plan_runs(table, rows=list(losses), num_seeds=3):
         nll = losses[run.row.name][run.config.seed]
-        curve = {"epoch": [3, 6, 9], "accuracy": [0.2, 0.6, 0.8], "nll": nll, "ece": [0.3, 0.1, 0.2]}
+        curve = {
+            "epoch": [3, 6, 9],
+            "accuracy": [0.2, 0.6, 0.8],
+            "nll": nll,
+            "ece": [0.3, 0.1, 0.2],
+        }
         record = record.add(made_run(run, UNKNOWN, nll=1.0, curve=curve))
     path = tmp_path / "cifar10-ablation.json"
     write_table_record(path, record)
