@@ -138,7 +138,8 @@ def test_a_record_is_listed_without_a_folder_of_runs(made, data, tmp_path):
 def test_runs_with_other_settings_in_the_record_are_said(made, data, tmp_path):
     words = ["references", "--out", tmp_path, "--data", data, "--seeds", 1, "--ood", ""]
     invoke(*words, "--epochs", 15)
-    invoke(*words, "--epochs", 7, "--rows", "sngp")
+    made_now = invoke(*words, "--epochs", 7, "--rows", "sngp").output
+    assert "the record also holds 1 run with other settings; --list names them\n" in made_now
     shown = invoke(*words, "--list").output
     assert "0 of 2 runs are finished" in shown
     line = "the record also holds {} with other settings (shortened to {} of 250 epochs; "

@@ -180,7 +180,7 @@ def _command(table: str) -> Any:
             is_listing=is_listing,
             say=lambda text: typer.echo(text, err=True),
         )
-        _show(result)
+        _show(result, is_listing=is_listing)
 
     return command
 
@@ -304,8 +304,8 @@ def _parse_options(pairs: list[str] | None) -> dict[str, Any]:
     return parse_options(pairs, "--model-option")
 
 
-def _show(result: "Reproduction") -> None:
-    """Print the table, the runs that are not finished, and where the record is."""
+def _show(result: "Reproduction", *, is_listing: bool) -> None:
+    """Print the table, the runs that are not finished, and where the record is; in a listing, what else it holds."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -322,8 +322,15 @@ def _show(result: "Reproduction") -> None:
     if not result.record_path.exists():
         place += " does not exist yet"
     console.print(escape(f"{finished} of {len(result.standings)} runs are finished: {place}"))
-    for line in _others(result):
-        console.print(escape(line))
+    if is_listing:
+        for line in _others(result):
+            console.print(escape(line))
+    elif result.others:
+        count = len(result.others)
+        console.print(
+            f"the record also holds {count} run{'' if count == 1 else 's'} with other settings; "
+            "--list names them"
+        )
     if result.stopped is not None:
         console.print(escape(f"Stopped: {result.stopped}."))
 

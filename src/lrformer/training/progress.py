@@ -34,7 +34,7 @@ class Display:
         self.seconds_between_lines = seconds_between_lines
         self._bar: Any = None
         self._task: Any = None
-        self._last_line = self._last_epoch_line = time.monotonic()
+        self._last_line = self._last_epoch_line = self._epoch_began = time.monotonic()
         self._started: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
@@ -88,7 +88,9 @@ class Display:
         now = time.monotonic()
         if self._started is None:
             self._started = (now, done)
-        if now - self._last_line >= max(SECONDS_BETWEEN_LINES, self.seconds_between_lines):
+        # Of a short epoch the end has a line soon enough, with its validation.
+        since = max(self._last_line, self._epoch_began)
+        if now - since >= max(SECONDS_BETWEEN_LINES, self.seconds_between_lines):
             self._last_line = now
             self.say(f"{title}  {figures}  {self._time_left(now, done)}")
 
@@ -99,7 +101,7 @@ class Display:
         if "val_accuracy" in entry:
             text += f"  val {entry['val_accuracy']:.2%} nll {entry['val_nll']:.4f}"
         text += f"  {entry['images_per_second']:,.0f} images/s"
-        now = time.monotonic()
+        now = self._epoch_began = time.monotonic()
         is_last = entry["epoch"] + 1 == self.num_epochs
         is_soon = now - self._last_epoch_line < self.seconds_between_lines
         if self._bar is None and is_soon and not is_last:
