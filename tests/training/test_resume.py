@@ -21,6 +21,7 @@ from lrformer.training.atomic_files import RunFileError
 from lrformer.training.claim import claim_folder, sole_process
 from lrformer.training.journal import read_log
 from lrformer.training.loop import Training
+from lrformer.training.metrics_file import read_metrics, update_metrics
 from lrformer.training.run_config import read_run_config
 from lrformer.training.splits import training_batches
 from lrformer.training.state import read_state, write_state
@@ -345,3 +346,21 @@ def test_a_folder_that_another_process_has_claimed_meanwhile_is_not_trained_in(
         train(config, tmp_path, runtime=QUIET)
     assert read_run_config(tmp_path).train.seed == 9
     assert not (tmp_path / "log.jsonl").exists()
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_loaded_and_keeps_its_metrics(
+    tmp_path, monkeypatch
+):
+    config = small(PLAIN, epochs=2)
+
+    def while_another_finishes(*args, **kwargs):
+        monkeypatch.setattr(running, "training_batches", training_batches)
+        train(config, tmp_path, runtime=QUIET)
+        update_metrics(tmp_path, "evaluation", {"accuracy": 0.5})
+        return training_batches(*args, **kwargs)
+
+    monkeypatch.setattr(running, "training_batches", while_another_finishes)
+    run = train(config, tmp_path, runtime=QUIET)
+    assert run.path == tmp_path
+    assert read_metrics(tmp_path)["evaluation"] == {"accuracy": 0.5}
+    assert len(read_log(tmp_path)) == 2

@@ -11,6 +11,7 @@ from torch import nn
 
 from lrformer._version import __version__
 from lrformer.core import ConfigError, seed_everything, to_record
+from lrformer.core.processes import gather_objects
 from lrformer.data import DATASETS, DeviceBatches, Split
 from lrformer.methods import Method, create_method
 from lrformer.methods.gaussian_process import GaussianProcessMethod
@@ -167,8 +168,10 @@ def train(
         val_batches=validation_batches(val_split, image_size=img_size, device=accelerator.device),
     )
     with sole_process(folder) if accelerator.is_main_process else nullcontext():
-        # Until now another process could claim a folder in which nothing was trained.
+        # Until now another process could claim a folder in which nothing was trained, and finish the run in it.
         check_same(folder, read_run_config(folder), run_config)
+        if gather_objects(is_finished(folder) and is_whole(folder))[0]:
+            return load_run(folder, device=accelerator.device)
         if source is None:
             if training.display.is_shown:
                 for warning in (
