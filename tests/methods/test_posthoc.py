@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.heads import Predictive
 from lrformer.methods import Temperature, fit_abstention, fit_temperature
 
@@ -117,7 +117,7 @@ def test_variances_and_slopes_that_mean_nothing_are_refused() -> None:
     y = torch.tensor([0, 1])
     for broken in (float("nan"), float("inf")):
         validation = Predictive(logits=torch.randn(2, 3), variance=torch.tensor([1.0, broken]))
-        with pytest.raises(ConfigError, match="variances that are not finite"):
+        with pytest.raises(NotFiniteError, match="variances that are not finite"):
             fit_temperature(validation, y, by_variance=True)
     zero = Predictive(logits=torch.randn(2, 3), variance=torch.zeros(2))
     assert fit_temperature(zero, y, by_variance=True).variance_slope == 0
@@ -180,9 +180,9 @@ def test_labels_that_no_class_has_and_empty_validation_are_refused() -> None:
 
 def test_predictions_that_are_no_numbers_fit_nothing() -> None:
     lost = Predictive(logits=torch.full((3, 2), float("nan")))
-    with pytest.raises(ConfigError, match="not finite"):
+    with pytest.raises(NotFiniteError, match="not finite"):
         fit_temperature(lost, torch.tensor([0, 1, 0]))
-    with pytest.raises(ConfigError, match="entropy is NaN"):
+    with pytest.raises(NotFiniteError, match="entropy is NaN"):
         fit_abstention(lost)
     with pytest.raises(ConfigError, match="validation is empty"):
         fit_abstention(Predictive(logits=torch.zeros(0, 2)))

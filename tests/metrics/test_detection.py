@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
-from lrformer.core import ConfigError, to_record
-from lrformer.metrics import aupr, auroc, detection_metrics, fpr_at_tpr, roc_curve
+from lrformer.core import ConfigError, NotFiniteError, to_record
+from lrformer.metrics import (
+    aupr,
+    auroc,
+    detection_metrics,
+    fpr_at_tpr,
+    roc_curve,
+    scoring_metrics,
+)
 from lrformer.metrics.detection import _enough
 
 
@@ -126,6 +133,13 @@ def test_an_infinite_score_has_a_rank():
 def test_scores_without_a_rank_are_refused(inside, outside, message):
     with pytest.raises(ConfigError, match=message):
         detection_metrics(inside, outside)
+
+
+def test_what_a_diverged_model_gives_is_told_from_a_mistake():
+    with pytest.raises(NotFiniteError, match="id_scores is NaN"):
+        detection_metrics(torch.tensor([float("nan"), 0.0]), torch.ones(2))
+    with pytest.raises(NotFiniteError, match="probs is NaN or infinite in 1 rows"):
+        scoring_metrics(torch.tensor([[float("nan"), 1.0]]), torch.tensor([0]))
 
 
 def test_a_positive_class_or_rate_that_does_not_exist_is_refused():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lrformer.core import ConfigError, from_record, to_record
+from lrformer.core import ConfigError, NotFiniteError, from_record, to_record
 from lrformer.metrics import Overconfidence, logit_norms, overconfidence
 
 
@@ -50,7 +50,7 @@ def test_logit_norms_equal_the_square_root_of_sums():
 
 
 def test_what_has_no_norm_is_refused():
-    with pytest.raises(ConfigError, match="NaN or infinite"):
+    with pytest.raises(NotFiniteError, match="NaN or infinite"):
         logit_norms(torch.tensor([[float("nan"), 1.0]]))
     with pytest.raises(ConfigError, match="not empty"):
         logit_norms(torch.empty(0, 3))

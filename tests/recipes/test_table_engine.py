@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.recipes import plan_runs, reproduce_table, table_engine
 from lrformer.recipes.table_engine import estimate_seconds
 from lrformer.recipes.table_record import (
@@ -88,13 +88,14 @@ def test_other_settings_are_other_runs(made, data, tmp_path):
     assert len(calls) == 4
 
 
-def test_a_run_that_fails_is_recorded_and_the_rest_goes_on(made, data, tmp_path):
+@pytest.mark.parametrize("kind", [ArithmeticError, NotFiniteError])
+def test_a_run_that_fails_is_recorded_and_the_rest_goes_on(made, data, tmp_path, kind):
     calls, failures = made
-    failures["dot_product", 0] = ArithmeticError("the loss is not finite\nmore")
+    failures["dot_product", 0] = kind("the loss is not finite\nmore")
     table = small_table(data)
     result = reproduce_table(table, tmp_path, num_seeds=1, how=HOW)
     assert [standing.status for standing in result.standings] == ["failed", "finished"]
-    assert result.record.runs[0].error == "ArithmeticError: the loss is not finite"
+    assert result.record.runs[0].error == f"{kind.__name__}: the loss is not finite"
     reproduce_table(table, tmp_path, num_seeds=1, how=HOW)
     assert len(calls) == 2
     failures.clear()

@@ -12,6 +12,10 @@ class ConfigError(LRFormerError, ValueError):
     """An argument, a name or a combination of settings that cannot work; raised before any compute."""
 
 
+class NotFiniteError(ConfigError):
+    """What a model gives is NaN or infinite, so that nothing can be measured by it; it is the model that has to be made anew."""
+
+
 class UnsupportedModelError(LRFormerError, TypeError):
     """A model that this package cannot convert or read; the message says what is supported."""
 

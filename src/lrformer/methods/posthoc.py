@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.heads import Predictive
 
 _LOG_TEMPERATURE_RANGE = (math.log(1e-2), math.log(1e2))
@@ -114,7 +114,7 @@ def fit_temperature(
     # A class that an input cannot have, by a logit of minus infinity, stays so at every temperature.
     is_possible = validation.log_probs > -math.inf
     if not (validation.probs.isfinite().all() and is_possible.gather(1, y.unsqueeze(1)).all()):
-        raise ConfigError(
+        raise NotFiniteError(
             "validation has predictions that are not finite, or that rule out the label; no temperature fits them."
         )
     wide = replace(
@@ -144,7 +144,7 @@ def fit_temperature(
         return Temperature(value=1.0)  # one class, say: no temperature is better than another
     mean_variance = float(_posterior_variance(wide).mean()) if by_variance else 0.0
     if not math.isfinite(mean_variance):
-        raise ConfigError(
+        raise NotFiniteError(
             "validation has variances that are not finite; no temperature can grow with them."
         )
     plain = best_with(0.0, _FINE)
@@ -205,7 +205,7 @@ def fit_abstention(
     if len(scores) == 0:
         raise ConfigError("validation is empty; a threshold needs at least one prediction.")
     if scores.isnan().any():
-        raise ConfigError(f"{score} is NaN for some of validation; no threshold fits it.")
+        raise NotFiniteError(f"{score} is NaN for some of validation; no threshold fits it.")
     # Minus a hair, because 0.95 * 100 is a little above 95 in floating point.
     rank = max(math.ceil(true_positive_rate * len(scores) - 1e-9), 1)
     return AbstentionRule(score=score, threshold=float(scores[rank - 1]))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 
 # Any leading shape is let through here, so that a wrong one meets our message and not a type checker's.
 Array = Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."]
@@ -44,7 +44,7 @@ def as_probs(probs: Array, *, name: str = "probs") -> Float[Tensor, "b c"]:
     tensor = tensor.double()
     bad = ~tensor.isfinite().all(dim=1)
     if bad.any():
-        raise ConfigError(
+        raise NotFiniteError(
             f"{name} is NaN or infinite in {int(bad.sum())} rows, the first is row "
             f"{int(bad.nonzero()[0])}; a model that diverged cannot be scored."
         )
@@ -100,7 +100,7 @@ def as_scores(scores: Array, *, name: str) -> Float[Tensor, " b"]:
         )
     tensor = tensor.double()
     if tensor.isnan().any():
-        raise ConfigError(
+        raise NotFiniteError(
             f"{name} is NaN for {int(tensor.isnan().sum())} samples; NaN has no rank."
         )
     return tensor

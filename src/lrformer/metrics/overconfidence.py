@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.metrics.inputs import Array, as_predictions, as_probs, as_share, as_tensor
 from lrformer.metrics.resampling import weighted_mean, whole_sample
 from lrformer.metrics.scoring import correctness
@@ -108,7 +108,9 @@ def row_norms(logits: Array) -> Float[Tensor, " b"]:
         )
     norms = tensor.double().norm(dim=1)
     if not norms.isfinite().all():
-        raise ConfigError("logits has NaN or infinite entries; a model that diverged has no norm.")
+        raise NotFiniteError(
+            "logits has NaN or infinite entries; a model that diverged has no norm."
+        )
     return norms
 
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.recipes.experiment import with_seed
 from lrformer.recipes.sharing import is_in_hand, sole_writer, take_in_hand
 from lrformer.recipes.table import Table
@@ -377,9 +377,10 @@ def _attempt(
     runtime = dataclasses.replace(how.runtime, validate_every=every)
     try:
         return make_run(run, folder, dataclasses.replace(how, runtime=runtime), trained)
-    except (ConfigError, RunFileError):
-        raise  # nothing was trained, or nothing can be kept: the next run would meet the same
     except Exception as error:
+        is_of_all = isinstance(error, ConfigError | RunFileError)
+        if is_of_all and not isinstance(error, NotFiniteError):
+            raise  # nothing was trained, or nothing can be kept: the next run would meet the same
         return failed_run(run, error, how, folder)
 
 
