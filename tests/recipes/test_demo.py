@@ -3,8 +3,10 @@ import pytest
 from scipy import stats
 
 from lrformer.core import ConfigError
+from lrformer.evaluation import Predictions
 from lrformer.recipes.comparison import ComparedMetric, compare, verdicts
 from lrformer.recipes.demo import METRICS, OURS, PLAIN, SCORES, DemoConfig, run_demo
+from lrformer.recipes.digits_run import digits_figures, run_digits
 from lrformer.recipes.point_training import PointTraining
 from lrformer.training import load_run
 from lrformer.training.atomic_files import read_json
@@ -53,6 +55,24 @@ def test_the_verdict_names_every_seed_on_which_ours_is_not_ahead():
         "LRFormer is ahead on every seed (2) in: accuracy.",
         "LRFormer is not ahead in NLL on seeds 0, 1.",
     ]
+
+
+def test_a_run_goes_on_after_an_interruption_while_its_evaluation_is_written(tmp_path, monkeypatch):
+    save = Predictions.save
+
+    def save_and_stop(self, path):
+        save(self, path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Predictions, "save", save_and_stop)
+    config = TINY.digits(PLAIN, 0)
+    with pytest.raises(KeyboardInterrupt):
+        run_digits(config, tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="has not been evaluated"):
+        digits_figures(tmp_path, score="entropy")
+    run_digits(config, tmp_path)
+    assert 0 < digits_figures(tmp_path, score="entropy")["auroc"] < 1
 
 
 def test_models_with_other_seeds_are_not_compared():

@@ -119,6 +119,11 @@ def save_scores(scores: Scores, folder: str | Path) -> None:
     update_metrics(Path(folder), SECTION, to_record(scores))
 
 
+def is_evaluated(folder: str | Path) -> bool:
+    """Return whether `folder` holds scores, which an evaluation writes last."""
+    return SECTION in read_metrics(Path(folder))
+
+
 def load_scores(folder: str | Path) -> Scores:
     """Return the scores that `save_scores` put into `folder`."""
     record = read_metrics(Path(folder)).get(SECTION)

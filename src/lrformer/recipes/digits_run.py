@@ -15,8 +15,8 @@ from lrformer.evaluation import (
     load_scores,
     load_test_split,
 )
-from lrformer.evaluation.results import FOLDER as EVALUATION_FOLDER
 from lrformer.evaluation.run_data import OTHER_CLASSES
+from lrformer.evaluation.scores import is_evaluated
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 
 NUM_TIMED_PASSES = 10
@@ -26,7 +26,7 @@ def run_digits(config: TrainConfig, folder: Path) -> None:
     """Train and evaluate one run in `folder`, on the CPU; what is finished there is not done again."""
     runtime = RuntimeConfig(device="cpu", quiet=True, validate_every=config.epochs)
     run = train(config, folder, runtime=runtime)
-    if not (folder / EVALUATION_FOLDER).is_dir():
+    if not is_evaluated(folder):
         evaluate_run(run, ood=[OTHER_CLASSES], config=EvaluationConfig()).save(folder)
 
 
