@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from glance_table import table_of
 from lrformer.metrics import seed_interval
-from lrformer.recipes import TABLES
 from lrformer.recipes.table import describe_variant
 from lrformer.recipes.table_record import TableRecord, TableRun
 from lrformer.recipes.table_summary import summarize, variants
@@ -17,7 +17,7 @@ def best_epoch_table(ablation: TableRecord | None) -> str:
     """Return every row of the whole runs at the epoch with its lowest validation NLL, and after the last."""
     parts = []
     for variant in variants(ablation) if ablation is not None else ():
-        table = TABLES["ablation"](data=ablation.data)
+        table = table_of(ablation, variant)
         rows = {
             row.row.name: (row.row.title, row.runs)
             for row in summarize(table, ablation, variant=variant)

@@ -4,7 +4,7 @@ from typing import Any
 
 from lrformer.metrics import SeedInterval, seed_interval
 from lrformer.recipes import TABLES
-from lrformer.recipes.table import Column
+from lrformer.recipes.table import Column, Table
 from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
 
@@ -101,8 +101,14 @@ def _setting(variant: dict[str, Any]) -> str:
     return f"{OPTIMIZERS[variant['optimizer']]}{decay}, {variant['pixels']} pixels"
 
 
+def table_of(record: TableRecord, variant: dict[str, Any]) -> Table:
+    """Return the table of a record as it was asked for under one variant; alpha is in the titles of its rows."""
+    asked = {key: variant[key] for key in ("optimizer", "pixels", "alpha") if key in variant}
+    return TABLES[record.table](data=record.data, **asked)
+
+
 def _rows(ablation: TableRecord, variant: dict[str, Any]) -> list[SummaryRow]:
-    return summarize(TABLES["ablation"](data=ablation.data), ablation, variant=variant)
+    return summarize(table_of(ablation, variant), ablation, variant=variant)
 
 
 def _num_common_seeds(ours: SummaryRow, theirs: SummaryRow) -> int:

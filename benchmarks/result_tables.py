@@ -11,7 +11,7 @@ from typing import Any
 
 from choice_tables import decay_table, search_table, temperature_table
 from curve_tables import best_epoch_table
-from glance_table import glance_table
+from glance_table import glance_table, table_of
 from lrformer.recipes import TABLES, Table
 from lrformer.recipes.matched_accuracy import match_accuracy
 from lrformer.recipes.table import SET_TITLES, describe_variant
@@ -45,8 +45,8 @@ def section(name: str) -> str:
             f"Not measured yet. `lrformer reproduce {name}` writes "
             f"`benchmarks/results/{DATA}-{name}.json`, and this place is filled from it."
         )
-    table, record, main, _ = found
-    return "\n\n".join(_variant(table, record, variant) for variant in main)
+    record, main, _ = found
+    return "\n\n".join(_variant(record, variant) for variant in main)
 
 
 def details(name: str) -> str:
@@ -54,9 +54,10 @@ def details(name: str) -> str:
     found = _shown(name)
     if found is None:
         return "Not measured yet."
-    table, record, main, others = found
-    parts = [_variant(table, record, variant) for variant in others]
+    record, main, others = found
+    parts = [_variant(record, variant) for variant in others]
     for variant in (*main, *others):
+        table = table_of(record, variant)
         rows = [row for row in summarize(table, record, variant=variant) if row.runs]
         said = [sentences(table, rows), scores_table(rows) if table.name == "main" else ""]
         if any(said):
@@ -64,24 +65,21 @@ def details(name: str) -> str:
     return "\n\n".join(parts) or "Nothing more."
 
 
-def _shown(
-    name: str,
-) -> tuple[Table, TableRecord, list[dict[str, Any]], list[dict[str, Any]]] | None:
-    """Return a table with its record, the settings that its page shows, and the others."""
+def _shown(name: str) -> tuple[TableRecord, list[dict[str, Any]], list[dict[str, Any]]] | None:
+    """Return the record of a table, the settings that its page shows, and the others."""
     record = load(name)
     if record is None or not record.runs:
         return None
-    table = TABLES[name](data=DATA)
-    found = [variant for variant in variants(record) if not _is_look(table, record, variant)]
+    found = [variant for variant in variants(record) if not _is_look(record, variant)]
     whole = [variant for variant in found if "shortened_from" not in variant]
     main = whole or found
-    return table, record, main, [variant for variant in found if variant not in main]
+    return record, main, [variant for variant in found if variant not in main]
 
 
-def _is_look(table: Table, record: TableRecord, variant: dict[str, Any]) -> bool:
+def _is_look(record: TableRecord, variant: dict[str, Any]) -> bool:
     """Return whether nothing but the plain row was run, to choose a setting by; `runs_table` lists it."""
     rows = {run.row for run in record.runs if run.variant == variant}
-    return "weight_decay" in variant and rows == {table.baseline}
+    return "weight_decay" in variant and rows == {table_of(record, variant).baseline}
 
 
 def _title(variant: dict[str, Any]) -> str:
@@ -89,11 +87,8 @@ def _title(variant: dict[str, Any]) -> str:
     return f"{words[0].upper()}{words[1:]}"
 
 
-def _variant(table: Table, record: TableRecord, variant: dict[str, Any]) -> str:
-    table = TABLES[table.name](
-        data=DATA,
-        **{key: variant[key] for key in ("optimizer", "pixels", "alpha") if key in variant},
-    )
+def _variant(record: TableRecord, variant: dict[str, Any]) -> str:
+    table = table_of(record, variant)
     rows = summarize(table, record, variant=variant)
     made = [row for row in rows if row.runs]
     when = " After the temperature." if table.is_calibrated else ""

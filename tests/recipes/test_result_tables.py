@@ -329,6 +329,18 @@ def test_shortened_runs_are_on_the_page_only_where_there_are_no_whole_ones(pages
     assert "shortened to 15 of 100" in shortened
 
 
+def test_an_alpha_of_ones_own_is_named_wherever_its_rows_are(pages, tmp_path):
+    table = TABLES["attentions"](data="cifar10", alpha=100.0)
+    record = TableRecord(table="attentions", data="cifar10")
+    for run in plan_runs(table, rows=["dot_product", "lrsa"], num_seeds=3):
+        nll = (0.1 if run.row.name == "lrsa" else 0.9) + run.config.seed / 1000
+        record = record.add(made_run(run, UNKNOWN, nll=nll))
+    write_table_record(tmp_path / "cifar10-attentions.json", record)
+    for text in (pages.section("attentions"), pages.details("attentions")):
+        assert "LRSA, alpha 100" in text
+        assert "alpha 1000" not in text
+
+
 def test_the_readme_leaves_out_the_twin_that_has_the_same_figures(pages, tmp_path):
     write(tmp_path, "main", {"lrformer": [0.1], "lrformer_median": [0.2], "lrformer_gp": [0.3]})
     text = pages.readme_table()
