@@ -38,6 +38,24 @@ def test_a_cell_has_the_mean_its_interval_the_papers_figure_and_the_difference()
     assert row.num_seeds == 3
 
 
+@pytest.mark.parametrize("model", ["one", "another"])
+def test_figures_of_two_evaluations_are_joined_only_where_they_are_of_the_same_weights(model):
+    (planned,) = plan_runs(TABLE, rows=["transformer"], num_seeds=1)
+    runs = []
+    for name, unknown, accuracy in (("one", "svhn", 0.96), (model, "cifar100", 0.10)):
+        run = made_run(planned, accuracy=accuracy, aupr=accuracy)
+        known = {key: run.figures["raw"][key] for key in ("data/test", unknown)}
+        training = {**run.training, "model": name}
+        runs.append(
+            dataclasses.replace(run, ood=(unknown,), figures={"raw": known}, training=training)
+        )
+    record = TableRecord(table=TABLE.name, data=TABLE.data, runs=tuple(runs))
+    (found,) = runs_of(record, "transformer", TABLE.variant)
+    assert found.figures["raw"]["data/test"]["probabilities"]["accuracy"][0] == 0.10
+    assert found.ood == (("svhn", "cifar100") if model == "one" else ("cifar100",))
+    assert ("svhn" in found.figures["raw"]) == (model == "one")
+
+
 def test_with_one_seed_the_interval_is_that_of_the_bootstrap():
     record = record_of({row: [{"nll": 0.6}] for row in ROWS})
     cell = summarize(TABLE, record)[0].cell("nll")

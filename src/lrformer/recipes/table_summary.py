@@ -72,7 +72,7 @@ def runs_of(
             is the same under every alpha.
 
     A run that was evaluated on other unknown sets at other times has the figures of all of them, the later ones of a set
-    that was asked for twice.
+    that was asked for twice. One that was trained again, as elsewhere for those sets, has those of its later weights alone.
     """
     finished = [run for run in record.runs if run.row == row and run.is_finished]
     asked = None if config is None else _seedless(without_place(config))
@@ -83,7 +83,9 @@ def runs_of(
         alike = [run for run in found if _seedless(run.config) == last]
     by_seed: dict[int, TableRun] = {}
     for run in alike:
-        by_seed[run.seed] = _joined(by_seed[run.seed], run) if run.seed in by_seed else run
+        before = by_seed.get(run.seed)
+        is_same = before is not None and before.training.get("model") == run.training.get("model")
+        by_seed[run.seed] = _joined(before, run) if before is not None and is_same else run
     return tuple(by_seed[seed] for seed in sorted(by_seed))
 
 
