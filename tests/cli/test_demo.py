@@ -9,7 +9,7 @@ from lrformer.core import ConfigError
 from lrformer.metrics import seed_interval
 from lrformer.recipes import demo as recipe
 from lrformer.recipes.comparison import compare
-from lrformer.recipes.demo import METRICS, Demo
+from lrformer.recipes.demo import METRICS, OURS, PLAIN, Demo
 
 
 def made_demo(tmp_path, gain: float) -> Demo:
@@ -20,6 +20,7 @@ def made_demo(tmp_path, gain: float) -> Demo:
     }
     return Demo(
         rows=tuple(compare(theirs, ours, METRICS)),
+        scores={PLAIN: "entropy", OURS: "variance"},
         moons=(),
         report=tmp_path / "report.html",
         picture=tmp_path / "moons.png",
@@ -40,6 +41,7 @@ def printed(monkeypatch, tmp_path, gain: float) -> str:
 def test_the_table_shows_both_models_and_the_difference(monkeypatch, tmp_path):
     output = printed(monkeypatch, tmp_path, 0.05)
     assert re.search(r"accuracy ↑\s+0\.6000 ± 0\.2484\s+0\.6500 ± 0\.2484\s+\+0\.0500", output)
+    assert "found by entropy (plain transformer) and variance (LRFormer)" in output
     assert str(tmp_path / "report.html") in output
     assert str(tmp_path / "moons.png") in output
 

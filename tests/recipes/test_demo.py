@@ -5,9 +5,10 @@ from scipy import stats
 from lrformer.core import ConfigError
 from lrformer.evaluation import Predictions
 from lrformer.recipes.comparison import ComparedMetric, compare, verdicts
-from lrformer.recipes.demo import METRICS, OURS, PLAIN, SCORES, DemoConfig, run_demo
+from lrformer.recipes.demo import METRICS, OURS, PLAIN, DemoConfig, run_demo
 from lrformer.recipes.digits_run import digits_figures, run_digits
 from lrformer.recipes.point_training import PointTraining
+from lrformer.recipes.score_choice import find_outliers
 from lrformer.training import load_run
 from lrformer.training.atomic_files import read_json
 
@@ -104,9 +105,19 @@ def test_the_table_is_made_from_the_runs(demo):
             entry["value"]
             for entry in entries
             if (entry["dataset"], entry["score"], entry["name"])
-            == ("other-classes", SCORES[model], "auroc")
+            == ("other-classes", measured.scores[model], "auroc")
         )
         assert record["runs"][model]["1"]["auroc"] == pytest.approx(auroc)
+
+
+def test_the_score_of_a_model_is_chosen_on_outliers_made_of_its_validation_digits(demo):
+    out, measured, _ = demo
+    assert read_json(out / "demo.json")["scores"] == measured.scores
+    for model, folder in ((PLAIN, "plain-transformer"), (OURS, "lrformer")):
+        runs = [load_run(out / folder / f"seed-{seed}") for seed in range(2)]
+        found = [find_outliers(run, is_calibrated=True, batch_size=32) for run in runs]
+        means = {score: np.mean([list(run[score].values()) for run in found]) for score in found[0]}
+        assert means[measured.scores[model]] == max(means.values())
 
 
 def test_the_runs_know_the_digits_0_to_4_only_and_can_be_loaded(demo):

@@ -49,7 +49,7 @@ def _show(measured: "Demo", console: Any) -> None:
     from rich.table import Table
 
     from lrformer.recipes.comparison import verdicts
-    from lrformer.recipes.demo import OURS, PLAIN, SCORES
+    from lrformer.recipes.demo import OURS, PLAIN
     from lrformer.recipes.figure1 import write_interval
 
     num_seeds = measured.rows[0].ours.num_seeds
@@ -57,7 +57,7 @@ def _show(measured: "Demo", console: Any) -> None:
         title="Known and unknown digits: "
         + (f"mean and 95% interval over {num_seeds} seeds" if num_seeds > 1 else "one seed"),
         title_justify="left",
-        caption=f"Unknown digits are found by {SCORES[PLAIN]} ({PLAIN}) and {SCORES[OURS]} ({OURS}).",
+        caption=f"Unknown digits are found by {measured.scores[PLAIN]} ({PLAIN}) and {measured.scores[OURS]} ({OURS}).",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,

@@ -19,7 +19,7 @@ SUMMARIES = {
     "attentions": "Table 3: dot product, L2, SCSA, LRSA and its M variant under one head.",
     "alpha": "Table 4: the effect of alpha, as printed and free of the number of tokens.",
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
-    "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
+    "references": "Table 1: WRN-28-10 as it is and under SNGP, near their published settings.",
 }
 SHORT = {
     "ablation": "Table 6: methods on one transformer.",

@@ -1,6 +1,7 @@
 """CIFAR-10, CIFAR-100, SVHN and ImageNet, read and checked by torchvision from the official files."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -54,9 +55,19 @@ def _read_imagenet(split: str, root: Path, download: bool) -> FileSplit:  # noqa
     return FileSplit(
         files=tuple(Path(path) for path, _ in data.samples),
         labels=tuple(label for _, label in data.samples),
-        class_names=tuple(names[0] for names in data.classes),
+        class_names=_distinct([names[0] for names in data.classes]),
         source="torchvision imagenet",
     )
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names that tell classes apart: ImageNet has two of the name crane, a bird and a machine."""
+    counts: Counter[str] = Counter()
+    found = []
+    for name in names:
+        counts[name] += 1
+        found.append(name if counts[name] == 1 else f"{name} {counts[name]}")
+    return tuple(found)
 
 
 @contextmanager

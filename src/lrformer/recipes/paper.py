@@ -53,7 +53,11 @@ A3_NOT_APPENDIX = (
     "which is not A3: A3 is taken, with the paper's weight decay."
 )
 DUE_START = "DUE's posterior starts at a draw from its prior: as its reference starts it, a transformer collapses."
-MOMENTUM = "the momentum of SGD is not printed: 0.9."
+MOMENTUM = "the momentum of SGD is not printed: 0.9; nor whether its decay is an L2 penalty: it is."
+WARMUP = "5 warm-up steps are printed: they are taken for epochs."
+PRE_NORM = (
+    "the printed layer normalizes what it gives; ours what its parts read, as pretrained ones do."
+)
 CLIPPING = "clipping is not printed: gradients are scaled down to norm 1."
 
 
@@ -176,7 +180,8 @@ def _a3(data: str, method: str, *, lr: float, start: str | None) -> TrainConfig:
 
 
 def _departures(method: str, pixels: int) -> tuple[str, ...]:
-    return (*((NATIVE,) if pixels == 32 else ()), *((DUE_START,) if method == "due" else ()))
+    native = (NATIVE,) if pixels == 32 else ()
+    return (WARMUP, PRE_NORM, *native, *((DUE_START,) if method == "due" else ()))
 
 
 def _optimizer(name: Any, lr: float) -> OptimizerConfig:
