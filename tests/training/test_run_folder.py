@@ -335,7 +335,7 @@ def test_a_path_or_a_device_that_is_none_is_refused_in_words(tmp_path):
         load(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"path \(None\) must be the folder"):
         load(None)
-    with pytest.raises(ConfigError, match=r"device \('gpu'\) must be cpu, cuda"):
+    with pytest.raises(ConfigError, match=r"device \('gpu'\) must be auto, cpu, cuda"):
         load_run(tmp_path, device="gpu")
 
 

@@ -91,8 +91,8 @@ def _open(
     import numpy as np
     import torch
 
-    from lrformer.core import ConfigError
-    from lrformer.evaluation import choose_device, load_ood_split, load_test_split
+    from lrformer.core import ConfigError, choose_device
+    from lrformer.evaluation import load_ood_split, load_test_split
     from lrformer.models import create_model
     from lrformer.training import Run, load
 

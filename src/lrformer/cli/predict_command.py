@@ -45,10 +45,10 @@ def predict(
     """
     from rich.cells import cell_len
 
-    from lrformer.core import ConfigError
+    from lrformer.core import ConfigError, choose_device
     from lrformer.core.registry import did_you_mean
     from lrformer.data.file_split import in_one_line
-    from lrformer.evaluation import choose_device, find_files, predict_files
+    from lrformer.evaluation import find_files, predict_files
     from lrformer.training import load_run
 
     if output_format not in WRITERS:

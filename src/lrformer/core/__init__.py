@@ -1,5 +1,6 @@
 """What every other layer stands on: errors, registries, randomness and records."""
 
+from lrformer.core.devices import choose_device
 from lrformer.core.errors import (
     ConfigError,
     LRFormerError,
@@ -21,6 +22,7 @@ __all__ = [
     "NotFittedError",
     "Registry",
     "UnsupportedModelError",
+    "choose_device",
     "from_record",
     "make_generator",
     "require_extra",

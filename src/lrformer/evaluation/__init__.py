@@ -8,7 +8,7 @@ from lrformer.evaluation.predict import predict_batches, predict_split
 from lrformer.evaluation.predictions import Predictions, from_arrays
 from lrformer.evaluation.results import Results
 from lrformer.evaluation.run_data import load_ood_split, load_test_split
-from lrformer.evaluation.run_evaluation import choose_device, evaluate_run, predict_run
+from lrformer.evaluation.run_evaluation import evaluate_run, predict_run
 from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores, load_scores, save_scores
 from lrformer.evaluation.seeds import SeedMetric, SeedScores, over_seeds
 
@@ -25,7 +25,6 @@ __all__ = [
     "Scores",
     "SeedMetric",
     "SeedScores",
-    "choose_device",
     "evaluate",
     "evaluate_run",
     "find_files",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lrformer._version import __version__
-from lrformer.core import ConfigError, make_generator, to_record
+from lrformer.core import ConfigError, choose_device, make_generator, to_record
 from lrformer.data import Split, corrupt_split
 from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.gallery import Gallery, pick_images
@@ -30,21 +30,6 @@ from lrformer.training import Run, load_run
 from lrformer.training.journal import read_log
 from lrformer.training.metrics_file import read_metrics
 from lrformer.training.run_folder import describe_temperature
-
-
-def choose_device(device: str) -> torch.device:
-    """Return the device; "auto" is the GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(f"device ('{device}') must be auto, cpu, cuda or cuda:N.") from error
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device is '{device}', but torch sees {torch.cuda.device_count() or 'no'} GPU; take auto or cpu."
-        )
-    return place
 
 
 def predict_run(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lrformer.core import ConfigError, NotFittedError, from_record, to_record
+from lrformer.core import ConfigError, NotFittedError, choose_device, from_record, to_record
 from lrformer.heads import RandomFeatureGPConfig
 from lrformer.interop import load as load_model
 from lrformer.interop import save as save_model
@@ -21,7 +21,7 @@ from lrformer.training.atomic_files import (
 )
 from lrformer.training.posterior import PosteriorClassifier
 from lrformer.training.run_config import check_there, is_run
-from lrformer.training.run_folder import POSTERIOR_FILE, Run, as_device, load_run
+from lrformer.training.run_folder import POSTERIOR_FILE, Run, load_run
 
 POSTERIOR_CONFIG_FILE = "posterior.json"
 SCHEMA = 1
@@ -74,7 +74,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     model = load_model(folder)
     if (folder / POSTERIOR_CONFIG_FILE).is_file():
         model = _with_posterior(model, folder)
-    return model.to(as_device(device))
+    return model.to(choose_device(device))
 
 
 def _with_posterior(model: nn.Module, folder: Path) -> PosteriorClassifier:

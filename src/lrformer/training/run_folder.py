@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from lrformer.core import ConfigError, from_record, to_record
+from lrformer.core import ConfigError, choose_device, from_record, to_record
 from lrformer.core.kinds import check_kinds
 from lrformer.data.scaling import fit_square
 from lrformer.heads import Predictive
@@ -185,7 +185,7 @@ def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
     Raises:
         ConfigError: when a file is missing, damaged or of a schema that this version cannot read.
     """
-    folder, place = Path(path), as_device(device)
+    folder, place = Path(path), choose_device(device)
     config = read_run_config(folder)
     if not (folder / MODEL_FILE).is_file():
         raise ConfigError(
@@ -228,14 +228,6 @@ def _read_decision(folder: Path) -> Decision:
         return from_record(Decision, record)
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{path} holds no decision ({error}); {way_out}") from error
-
-
-def as_device(device: torch.device | str) -> torch.device:
-    """Return the device of this name, or raise and say which there are."""
-    try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"device ({device!r}) must be cpu, cuda or cuda:N.") from error
 
 
 def save_method(folder: Path, method: Method) -> None:
