@@ -16,6 +16,7 @@ from lrformer.evaluation import (
 )
 from lrformer.evaluation.measure import _generator
 from lrformer.evaluation.scores import direction
+from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics import (
     calibration_metrics,
     detection_metrics,
@@ -112,6 +113,21 @@ def test_the_interval_of_a_mean_equals_a_loop_that_gathers_every_draw():
     counts = draw_counts(20, 50, generator=_generator(FEW, "far", "means")).long()
     draws = [np.repeat(far.logit_norm, row).mean() for row in counts]
     assert (metric.low, metric.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
+
+
+def test_no_set_is_drawn_more_at_a_time_than_memory_is_meant_to_hold(monkeypatch):
+    sizes = []
+
+    def spy(high, shape, **options):
+        sizes.append(math.prod(shape))
+        return randint(high, shape, **options)
+
+    test, far = _set(0), _set(1, labeled=False, num_samples=50)
+    randint = torch.randint
+    monkeypatch.setattr(torch, "randint", spy)
+    monkeypatch.setattr(bootstrap_file, "COUNTS_AT_A_TIME", 7 * 110)
+    evaluate(test, ood={"far": far}, config=FEW)
+    assert max(sizes) <= 7 * 110
 
 
 def test_the_figures_of_a_set_do_not_depend_on_what_else_is_evaluated():

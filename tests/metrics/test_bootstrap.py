@@ -11,17 +11,18 @@ from lrformer.metrics import (
     bootstrap_classification,
     bootstrap_detection,
     bootstrap_detection_scores,
+    bootstrap_means,
     bootstrap_selective,
     bootstrap_selective_scores,
     calibration_metrics,
     detection_metrics,
-    logit_norms,
     overconfidence,
     resampling,
     scoring_metrics,
     seed_interval,
     selective_metrics,
 )
+from lrformer.metrics import calibration as calibration_file
 from lrformer.metrics.resampling import draw_counts
 
 NUM_DRAWS = 40
@@ -45,11 +46,9 @@ def _assert_percentiles(intervals, draws, *, tolerance=1e-11):
 
 def test_classification_intervals_equal_a_loop_that_gathers_every_draw(random_predictions):
     probs, labels = random_predictions(120, 5)
-    logits = probs.log()
     intervals = bootstrap_classification(
-        probs, labels, logits=logits, threshold=0.7, level=0.9, num_draws=NUM_DRAWS,
-        generator=make_generator(3),
-    )  # fmt: skip
+        probs, labels, threshold=0.7, level=0.9, num_draws=NUM_DRAWS, generator=make_generator(3)
+    )
 
     def measure(pick):
         p, y = probs[pick], labels[pick]
@@ -57,7 +56,6 @@ def test_classification_intervals_equal_a_loop_that_gathers_every_draw(random_pr
             **to_record(scoring_metrics(p, y)),
             **to_record(calibration_metrics(p, y)),
             **{f"overconfidence_{k}": v for k, v in to_record(overconfidence(p, y, threshold=0.7)).items()},
-            "logit_norm": logit_norms(logits[pick]).mean,
         }  # fmt: skip
 
     _assert_percentiles(
@@ -67,7 +65,23 @@ def test_classification_intervals_equal_a_loop_that_gathers_every_draw(random_pr
     assert {name: i.value for name, i in intervals.items()} == pytest.approx(
         {name: whole[name] for name in intervals}
     )
-    assert len(intervals) == 11
+    assert len(intervals) == 10
+
+
+def test_intervals_of_means_equal_a_loop_that_gathers_every_draw(random_scores):
+    inside, outside = random_scores(80, 80)
+    values = {"inside": inside, "outside": outside}
+    intervals = bootstrap_means(values, level=0.9, num_draws=NUM_DRAWS, generator=make_generator(6))
+    draws = [
+        {name: float(column[pick].mean()) for name, column in values.items()}
+        for pick in _gathered(80, generator=make_generator(6))
+    ]
+    _assert_percentiles(intervals, draws)
+    assert {name: i.value for name, i in intervals.items()} == pytest.approx(
+        {name: float(column.mean()) for name, column in values.items()}
+    )
+    assert list(intervals) == ["inside", "outside"]
+    assert bootstrap_means({}, generator=make_generator(6)) == {}
 
 
 @pytest.mark.parametrize("decimals", [15, 1])
@@ -150,6 +164,24 @@ def test_intervals_do_not_depend_on_how_many_draws_are_held_at_once(
     }
 
 
+def test_predictions_are_placed_in_bins_once_however_many_blocks_the_draws_come_in(
+    random_predictions, monkeypatch
+):
+    probs, labels = random_predictions(50, 70)
+    placed = []
+
+    def spy(values, num_bins):
+        placed.append(tuple(values.shape))
+        return equal_width_bins(values, num_bins)
+
+    equal_width_bins = calibration_file.equal_width_bins
+    monkeypatch.setattr(calibration_file, "equal_width_bins", spy)
+    monkeypatch.setattr(bootstrap_file, "COUNTS_AT_A_TIME", 50 * 7)
+    bootstrap_classification(probs, labels, num_draws=30, generator=make_generator(0))
+    # The confidence, and the probabilities of all classes.
+    assert placed == [(50, 1), (50, 70)]
+
+
 def test_the_interval_of_the_mean_has_the_width_that_theory_gives():
     generator = make_generator(1)
     labels = (torch.rand(4000, generator=generator) < 0.3).long()
@@ -191,7 +223,8 @@ def test_a_thousand_draws_of_every_metric_over_ten_thousand_samples_fit_ten_seco
     uncertainty, outside = 1 - probs.amax(1), 1.1 - outside.amax(1)
     generator = make_generator(0)
     start = time.process_time()
-    bootstrap_classification(probs, labels, logits=probs.log(), generator=generator)
+    bootstrap_classification(probs, labels, generator=generator)
+    bootstrap_means({"logit_norm": probs.log().norm(dim=1)}, generator=generator)
     bootstrap_selective(uncertainty, probs, labels, generator=generator)
     bootstrap_detection(uncertainty, outside, generator=generator)
     # Processor time over all threads: a busy machine must not fail the test.
@@ -220,6 +253,8 @@ def test_draws_levels_and_seeds_that_make_no_interval_are_refused(random_predict
         bootstrap_classification(probs, labels, level=95.0, generator=make_generator(0))
     with pytest.raises(ConfigError, match="4 samples but there are 5"):
         bootstrap_selective(torch.zeros(4), probs, labels, generator=make_generator(0))
+    with pytest.raises(ConfigError, match="different sizes"):
+        bootstrap_means({"a": torch.zeros(4), "b": torch.zeros(5)}, generator=make_generator(0))
     with pytest.raises(ConfigError, match="at least one"):
         seed_interval([])
 

@@ -9,11 +9,12 @@ from lrformer.metrics import (
     expected_calibration_error,
     reliability_bins,
 )
+from lrformer.metrics.calibration import ece_draws, equal_width_bins, gaps_of_every_class
 
 
 def _slow_equal_width(confidence, correct, num_bins):
     error = 0.0
-    edges = np.linspace(0, 1, num_bins + 1)
+    edges = [j / num_bins for j in range(num_bins + 1)]
     for j in range(num_bins):
         last = j == num_bins - 1
         members = [
@@ -50,6 +51,21 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_above_as_in_torchmetrics():
     theirs = multiclass_calibration_error(probs, labels, num_classes=3, n_bins=2)
     assert ours == pytest.approx(float(theirs), abs=1e-6)
     assert ours == pytest.approx((abs(0.5 + 0.75 - 1) + abs(0.375 - 1)) / 3, abs=1e-12)
+
+
+def test_a_decimal_confidence_on_an_edge_belongs_to_the_bin_above_for_any_number_of_bins():
+    for num_bins in range(1, 101):
+        on_edges = torch.tensor([k / num_bins for k in range(num_bins)], dtype=torch.float64)
+        below = on_edges[1:].nextafter(torch.zeros(1, dtype=torch.float64))
+        assert equal_width_bins(on_edges, num_bins).tolist() == list(range(num_bins))
+        assert equal_width_bins(below, num_bins).tolist() == list(range(num_bins - 1))
+
+
+def test_a_confidence_of_three_tenths_is_drawn_in_the_fourth_of_ten_bins():
+    probs = torch.tensor([[0.3, 0.25, 0.25, 0.2]], dtype=torch.float64)
+    bins = reliability_bins(probs, torch.tensor([0]), num_bins=10)
+    assert bins.counts.index(1) == 3
+    assert bins.edges[3] == 0.3
 
 
 @pytest.mark.parametrize("num_samples", [7, 150, 401])
@@ -93,6 +109,21 @@ def test_class_wise_error_equals_a_slow_loop_over_classes(random_predictions):
         [_slow_equal_width(probs[:, k].tolist(), (labels == k).double(), 15) for k in range(37)]
     )
     assert class_wise_calibration_error(probs, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("num_bins", [1, 10, 15, 60])
+def test_class_wise_error_of_a_draw_is_that_of_the_samples_it_holds(random_predictions, num_bins):
+    probs, labels = random_predictions(60, 37)
+    # Rounded, so that many probabilities lie on an edge and many are 0.
+    probs = probs.round(decimals=1)
+    probs[:, 0] += 1 - probs.sum(dim=1)
+    probs = probs.clamp_min(0)
+    counts = torch.randint(0, 3, (5, 60), generator=torch.Generator().manual_seed(1))
+    errors = ece_draws(counts.double(), gaps_of_every_class(probs, labels, num_bins=num_bins))
+    for error, row in zip(errors.tolist(), counts, strict=True):
+        p, y = (values.repeat_interleave(row, dim=0) for values in (probs, labels))
+        slow = [_slow_equal_width(p[:, k].tolist(), (y == k).double(), num_bins) for k in range(37)]
+        assert error == pytest.approx(np.mean(slow), abs=1e-12)
 
 
 def test_sure_and_right_is_perfect_and_sure_and_wrong_is_the_worst():

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from lrformer.core import ConfigError, make_generator
 from lrformer.evaluation.conventions import EvaluationConfig
@@ -16,13 +14,12 @@ from lrformer.metrics import (
     Interval,
     bootstrap_classification,
     bootstrap_detection_scores,
+    bootstrap_means,
     bootstrap_selective_scores,
 )
-from lrformer.metrics.inputs import as_probs, as_scores, as_tensor
-from lrformer.metrics.resampling import draw_counts, weighted_mean
+from lrformer.metrics.inputs import Array, as_probs
 
 CORRUPTED_MEAN = "corrupted (mean)"
-DRAWS_AT_A_TIME = 100
 
 
 def evaluate(
@@ -164,39 +161,23 @@ def _confidence_metrics(
     return _named(name, None, _mean_intervals(name, values, config))
 
 
-def _norms(predictions: Predictions) -> dict[str, Float[Tensor, " b"]]:
+def _norms(predictions: Predictions) -> dict[str, Array]:
     """Return the norms of the logits under the metric's name, where they are known."""
     if predictions.logit_norm is None:
         return {}
-    return {"logit_norm": as_scores(as_tensor(predictions.logit_norm), name="logit_norm")}
+    return {"logit_norm": predictions.logit_norm}
 
 
 def _mean_intervals(
-    name: str, values: Mapping[str, Float[Tensor, " b"]], config: EvaluationConfig
+    name: str, values: Mapping[str, Array], config: EvaluationConfig
 ) -> dict[str, Interval]:
-    """Return the mean of each of `values` with its bootstrap interval."""
-    if not values:
-        return {}
-    generator = _generator(config, name, "means")
-    size = len(next(iter(values.values())))
-    draws: dict[str, list[Tensor]] = {metric: [] for metric in values}
-    for start in range(0, config.num_draws, DRAWS_AT_A_TIME):
-        num_draws = min(DRAWS_AT_A_TIME, config.num_draws - start)
-        counts = draw_counts(num_draws, size, generator=generator)
-        for metric, column in values.items():
-            draws[metric].append(weighted_mean(counts, column))
-    tails = torch.tensor([(1 - config.level) / 2, (1 + config.level) / 2], dtype=torch.float64)
-    intervals = {}
-    for metric, column in values.items():
-        low, high = torch.cat(draws[metric]).quantile(tails).tolist()
-        intervals[metric] = Interval(
-            value=float(column.mean()),
-            low=low,
-            high=high,
-            level=config.level,
-            num_draws=config.num_draws,
-        )
-    return intervals
+    """Return the mean of each of `values` with its bootstrap interval, from draws of their own."""
+    return bootstrap_means(
+        values,
+        generator=_generator(config, name, "means"),
+        num_draws=config.num_draws,
+        level=config.level,
+    )
 
 
 def _named(dataset: str, score: str | None, intervals: Mapping[str, Interval]) -> list[Metric]:

@@ -11,9 +11,10 @@ from torch import Tensor
 from lrformer.core import ConfigError
 from lrformer.metrics.calibration import (
     DEFAULT_NUM_BINS,
-    ece_class_wise_draws,
+    ece_draws,
     ece_equal_mass_draws,
-    ece_equal_width_draws,
+    gaps_of_confidence,
+    gaps_of_every_class,
 )
 from lrformer.metrics.detection import (
     aupr_draws,
@@ -23,7 +24,7 @@ from lrformer.metrics.detection import (
     rank_both,
 )
 from lrformer.metrics.inputs import Array, as_num_bins, as_predictions, as_scores, as_share
-from lrformer.metrics.overconfidence import DEFAULT_THRESHOLD, overconfidence_draws, row_norms
+from lrformer.metrics.overconfidence import DEFAULT_THRESHOLD, overconfidence_draws
 from lrformer.metrics.resampling import draw_counts, rank, weighted_mean, whole_sample
 from lrformer.metrics.scoring import brier_losses, correctness, log_losses
 from lrformer.metrics.selective import (
@@ -72,7 +73,6 @@ def bootstrap_classification(
     labels: Array,
     *,
     generator: torch.Generator,
-    logits: Array | None = None,
     num_bins: int = DEFAULT_NUM_BINS,
     threshold: float = DEFAULT_THRESHOLD,
     num_draws: int = DEFAULT_NUM_DRAWS,
@@ -91,23 +91,50 @@ def bootstrap_classification(
         "nll": log_losses(checked, truth),
         "brier": brier_losses(checked, truth),
     }
-    if logits is not None:
-        means["logit_norm"] = row_norms(logits)
-        _check_same_length(means["logit_norm"], truth, name="logits")
+    # Once for all draws: to place them takes many times as long as to measure a block of draws.
+    of_confidence = gaps_of_confidence(confidence, correct, num_bins=bins)
+    of_every_class = gaps_of_every_class(checked, truth, num_bins=bins)
 
     def measure(drawn: Tensor) -> Draws:
         counts = drawn.double()
         wrong_figures = overconfidence_draws(counts, confidence, 1 - correct, threshold=bound)
         draws = {
             **{name: weighted_mean(counts, values) for name, values in means.items()},
-            "ece_equal_width": ece_equal_width_draws(counts, checked, truth, num_bins=bins),
-            "ece_equal_mass": ece_equal_mass_draws(counts, checked, truth, num_bins=bins),
-            "ece_class_wise": ece_class_wise_draws(counts, checked, truth, num_bins=bins),
+            "ece_equal_width": ece_draws(counts, of_confidence),
+            "ece_equal_mass": ece_equal_mass_draws(counts, confidence, correct, num_bins=bins),
+            "ece_class_wise": ece_draws(counts, of_every_class),
             **{f"overconfidence_{name}": draws for name, draws in wrong_figures.items()},
         }
         return {(PROBABILITIES, name): values for name, values in draws.items()}
 
     intervals = _intervals(measure, (len(truth),), generator, num_draws, level)
+    return _by_score(intervals, [PROBABILITIES])[PROBABILITIES]
+
+
+def bootstrap_means(
+    values: Mapping[str, Array],
+    *,
+    generator: torch.Generator,
+    num_draws: int = DEFAULT_NUM_DRAWS,
+    level: float = DEFAULT_LEVEL,
+) -> dict[str, Interval]:
+    """Return the interval of the mean of each of `values`, one for each sample, which all see the same draws."""
+    columns = {name: as_scores(column, name=name) for name, column in values.items()}
+    sizes = {len(column) for column in columns.values()}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"the values are of sets of different sizes ({sorted(sizes)}); give one value under each "
+            "name for each sample."
+        )
+    if not sizes:
+        return {}
+
+    def measure(counts: Tensor) -> Draws:
+        return {
+            (PROBABILITIES, name): weighted_mean(counts, column) for name, column in columns.items()
+        }
+
+    intervals = _intervals(measure, (sizes.pop(),), generator, num_draws, level)
     return _by_score(intervals, [PROBABILITIES])[PROBABILITIES]
 
 

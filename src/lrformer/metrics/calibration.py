@@ -14,8 +14,6 @@ from lrformer.metrics.scoring import correctness
 
 DEFAULT_NUM_BINS = 15
 BINNINGS = ("equal_width", "equal_mass")
-# Dense (samples, classes x bins) gaps are built for so many classes at a time: 1,000 of them would not fit.
-CLASSES_AT_A_TIME = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,56 +39,69 @@ class ReliabilityBins:
     accuracy: tuple[float | None, ...]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BinnedGaps:
+    """Gaps between confidence and truth, sorted into bins once for any number of draws.
+
+    Probabilities sum to one, so that no sample has more than `num_bins` classes outside the first bin: the gaps there
+    are kept sparse, as (samples, classes x bins) would not fit.
+
+    Attributes:
+        first: the gaps in the first bin of every column; 0 where the value is in another.
+        others: the gaps in the other bins, one row for each bin of a column that holds any.
+    """
+
+    first: Float[Tensor, "b k"]
+    others: Float[Tensor, "cells b"]
+
+
+def bin_edges(num_bins: int) -> Float[Tensor, " edges"]:
+    """Return the edges of bins that cut [0, 1] evenly."""
+    # Not linspace, which multiplies a rounded step: its edge at 3/10 lies above .3.
+    return torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
+
+
 def equal_width_bins(values: Float[Tensor, "*shape"], num_bins: int) -> Int[Tensor, "*shape"]:
     """Return the bin of every value in [0, 1]; bins are closed on the left, and 1 is in the last."""
-    edges = torch.linspace(0, 1, num_bins + 1, dtype=values.dtype)
+    edges = bin_edges(num_bins).to(values.dtype)
     return (torch.bucketize(values, edges, right=True) - 1).clamp(0, num_bins - 1)
 
 
-def ece_equal_width_draws(
-    counts: Float[Tensor, "draws b"],
-    probs: Float[Tensor, "b c"],
-    labels: Int[Tensor, " b"],
-    *,
-    num_bins: int,
-) -> Float[Tensor, " draws"]:
-    """Return the equal-width calibration error of every draw."""
-    confidence = probs.amax(dim=1)
-    gaps = (confidence - correctness(probs, labels))[:, None]
-    return _binned_gap(counts, gaps, equal_width_bins(confidence, num_bins)[:, None], num_bins)
+def gaps_of_confidence(
+    confidence: Float[Tensor, " b"], correct: Float[Tensor, " b"], *, num_bins: int
+) -> BinnedGaps:
+    """Return the gaps whose `ece_draws` are the equal-width calibration error."""
+    return _place((confidence - correct)[:, None], confidence[:, None], num_bins)
 
 
-def ece_class_wise_draws(
-    counts: Float[Tensor, "draws b"],
-    probs: Float[Tensor, "b c"],
-    labels: Int[Tensor, " b"],
-    *,
-    num_bins: int,
-) -> Float[Tensor, " draws"]:
-    """Return the class-wise calibration error of every draw: equal-width bins, mean over the classes."""
-    gaps = probs - torch.nn.functional.one_hot(labels, probs.shape[1])
-    bins = equal_width_bins(probs, num_bins)
-    total = torch.zeros(len(counts), dtype=torch.float64)
-    for part, where in zip(
-        gaps.split(CLASSES_AT_A_TIME, dim=1), bins.split(CLASSES_AT_A_TIME, dim=1), strict=True
-    ):
-        total += _binned_gap(counts, part, where, num_bins)
-    return total / probs.shape[1]
+def gaps_of_every_class(
+    probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"], *, num_bins: int
+) -> BinnedGaps:
+    """Return the gaps whose `ece_draws` are the class-wise calibration error, in equal-width bins."""
+    gaps = probs.clone()
+    gaps[torch.arange(len(labels)), labels] -= 1
+    return _place(gaps, probs, num_bins)
+
+
+def ece_draws(counts: Float[Tensor, "draws b"], gaps: BinnedGaps) -> Float[Tensor, " draws"]:
+    """Return the calibration error of every draw, mean over the columns of `gaps`."""
+    first = (counts @ gaps.first).abs().sum(dim=1)
+    others = torch.sparse.mm(gaps.others, counts.T).abs().sum(dim=0)
+    return (first + others) / counts.sum(dim=1) / gaps.first.shape[1]
 
 
 def ece_equal_mass_draws(
     counts: Float[Tensor, "draws b"],
-    probs: Float[Tensor, "b c"],
-    labels: Int[Tensor, " b"],
+    confidence: Float[Tensor, " b"],
+    correct: Float[Tensor, " b"],
     *,
     num_bins: int,
 ) -> Float[Tensor, " draws"]:
     """Return the equal-mass calibration error of every draw, whose bins are cut anew in each."""
-    confidence = probs.amax(dim=1)
     ranking = rank(confidence)
     weights = counts.index_select(1, ranking.order).double()
-    gaps = (confidence - correctness(probs, labels))[ranking.order]
-    num_samples = len(probs)
+    gaps = (confidence - correct)[ranking.order]
+    num_samples = len(confidence)
     small, larger = divmod(num_samples, num_bins)
     sizes = torch.full((num_bins,), small, dtype=torch.float64)
     sizes[:larger] += 1
@@ -102,20 +113,19 @@ def ece_equal_mass_draws(
     return torch.nn.functional.pad(sums, (1, 0)).diff(dim=1).abs().sum(dim=1) / num_samples
 
 
-def _binned_gap(
-    counts: Float[Tensor, "draws b"],
-    gaps: Float[Tensor, "b k"],
-    bins: Int[Tensor, "b k"],
-    num_bins: int,
-) -> Float[Tensor, " draws"]:
-    """Return the sum over columns and bins of the absolute gap that falls into each, over the size of a draw."""
-    num_samples, num_columns = gaps.shape
-    placed = torch.zeros(num_samples, num_columns, num_bins, dtype=torch.float64)
-    placed.scatter_(2, bins[:, :, None], gaps[:, :, None])
-    placed = placed.flatten(1)
-    # Most bins of most classes are empty: their columns would only cost time.
-    placed = placed[:, placed.ne(0).any(dim=0)]
-    return (counts @ placed).abs().sum(dim=1) / counts.sum(dim=1)
+def _place(gaps: Float[Tensor, "b k"], values: Float[Tensor, "b k"], num_bins: int) -> BinnedGaps:
+    """Return each gap in the bin that its value falls into."""
+    bins = equal_width_bins(values, num_bins)
+    samples, columns = bins.nonzero(as_tuple=True)
+    places = columns * num_bins + bins[samples, columns]
+    cells, rows = places.unique(return_inverse=True)
+    others = torch.sparse_coo_tensor(
+        torch.stack([rows, samples]),
+        gaps[samples, columns],
+        (len(cells), len(values)),
+        check_invariants=True,
+    )
+    return BinnedGaps(first=gaps.masked_fill(bins > 0, 0), others=others.coalesce())
 
 
 def expected_calibration_error(
@@ -137,8 +147,11 @@ def expected_calibration_error(
             f"Known: {', '.join(BINNINGS)}."
         )
     checked, truth = as_predictions(probs, labels)
-    error = ece_equal_width_draws if binning == "equal_width" else ece_equal_mass_draws
-    return float(error(whole_sample(len(truth)), checked, truth, num_bins=as_num_bins(num_bins)))
+    confidence, correct = checked.amax(dim=1), correctness(checked, truth)
+    counts, bins = whole_sample(len(truth)), as_num_bins(num_bins)
+    if binning == "equal_width":
+        return float(ece_draws(counts, gaps_of_confidence(confidence, correct, num_bins=bins)))
+    return float(ece_equal_mass_draws(counts, confidence, correct, num_bins=bins))
 
 
 def class_wise_calibration_error(
@@ -146,11 +159,8 @@ def class_wise_calibration_error(
 ) -> float:
     """Return the calibration error of each class's probability (equal-width bins), mean over the classes."""
     checked, truth = as_predictions(probs, labels)
-    return float(
-        ece_class_wise_draws(
-            whole_sample(len(truth)), checked, truth, num_bins=as_num_bins(num_bins)
-        )
-    )
+    gaps = gaps_of_every_class(checked, truth, num_bins=as_num_bins(num_bins))
+    return float(ece_draws(whole_sample(len(truth)), gaps))
 
 
 def calibration_metrics(
@@ -158,12 +168,16 @@ def calibration_metrics(
 ) -> CalibrationMetrics:
     """Return the calibration error with equal-width bins, equal-mass bins and class by class."""
     checked, truth = as_predictions(probs, labels)
+    confidence, correct = checked.amax(dim=1), correctness(checked, truth)
     counts, bins = whole_sample(len(truth)), as_num_bins(num_bins)
+    one_by_one = gaps_of_every_class(checked, truth, num_bins=bins)
     return CalibrationMetrics(
         num_bins=bins,
-        ece_equal_width=float(ece_equal_width_draws(counts, checked, truth, num_bins=bins)),
-        ece_equal_mass=float(ece_equal_mass_draws(counts, checked, truth, num_bins=bins)),
-        ece_class_wise=float(ece_class_wise_draws(counts, checked, truth, num_bins=bins)),
+        ece_equal_width=float(
+            ece_draws(counts, gaps_of_confidence(confidence, correct, num_bins=bins))
+        ),
+        ece_equal_mass=float(ece_equal_mass_draws(counts, confidence, correct, num_bins=bins)),
+        ece_class_wise=float(ece_draws(counts, one_by_one)),
     )
 
 
@@ -184,7 +198,7 @@ def reliability_bins(
         )
 
     return ReliabilityBins(
-        edges=tuple(torch.linspace(0, 1, num_bins + 1, dtype=torch.float64).tolist()),
+        edges=tuple(bin_edges(num_bins).tolist()),
         counts=tuple(counts.tolist()),
         confidence=bin_means(confidence),
         accuracy=bin_means(correct),
