@@ -7,6 +7,7 @@ import pytest
 
 from lrformer.core import ConfigError
 from lrformer.data import load_dataset
+from lrformer.data.channels import match_channels
 from lrformer.evaluation import (
     EvaluationConfig,
     Results,
@@ -17,7 +18,7 @@ from lrformer.evaluation import (
     predict_run,
 )
 from lrformer.evaluation.bounds import bounds
-from lrformer.evaluation.run_data import default_ood, match_channels, parse_corruptions
+from lrformer.evaluation.run_data import default_ood, parse_corruptions
 from lrformer.training import TrainConfig
 
 FEW = EvaluationConfig(num_draws=10)

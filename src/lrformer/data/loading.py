@@ -21,6 +21,12 @@ DEFAULT_VAL_FRACTION = 0.1
 WHOLE_TRAINING_SET = "train+val"
 
 
+def is_image_folder(name_or_path: str | Path) -> bool:
+    """Return whether this is neither a named data set nor a folder of prepared arrays, so that files are scaled."""
+    place = Path(name_or_path).expanduser()
+    return str(name_or_path) not in DATASETS and not prepared_splits(place)
+
+
 def load_dataset(
     name_or_path: str | Path,
     *,

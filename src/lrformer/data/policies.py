@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lrformer.data.channels import GRAY_WEIGHTS
 from lrformer.data.streams import Stream, computed_once, sample_uniforms
 
 OPERATIONS = (
@@ -221,7 +222,8 @@ def to_gray(
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)
-    return 0.299 * red + 0.587 * green + 0.114 * blue
+    of_red, of_green, of_blue = GRAY_WEIGHTS
+    return of_red * red + of_green * green + of_blue * blue
 
 
 def _smooth(images: Tensor) -> Tensor:

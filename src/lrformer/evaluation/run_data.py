@@ -17,14 +17,13 @@ from lrformer.data import (
     load_dataset,
     select_classes,
 )
-from lrformer.data.cache import prepared_splits
+from lrformer.data.channels import match_channels
+from lrformer.data.folder_layout import OOD_PREFIX
+from lrformer.data.loading import is_image_folder
 from lrformer.training import RunConfig, TrainConfig
 
 OTHER_CLASSES = "other-classes"
 ALL_CORRUPTIONS = "all"
-OOD_PREFIX = "ood-"
-# Rec. 601 luma, as image libraries convert to gray.
-GRAY_WEIGHTS = (0.299, 0.587, 0.114)
 
 
 def load_test_split(
@@ -199,7 +198,7 @@ def _load(
 ) -> Split:
     """Return a split with the channels of the run; image files are scaled to the run's size as they are read."""
     train = config.train
-    is_files = place not in DATASETS and not prepared_splits(Path(place).expanduser())
+    is_files = is_image_folder(place)
     # The run's own folder is asked for as training asked, so that its arrays need not be prepared again.
     channels = train.channels if place == train.data else config.channels
     loaded = load_dataset(
@@ -232,16 +231,3 @@ def _load_other_classes(config: RunConfig, *, root: str | Path | None) -> Split:
     known = set(config.class_names)
     others = [number for number, name in enumerate(whole.class_names) if name not in known]
     return select_classes(whole, others)
-
-
-def match_channels(split: Split, channels: int) -> Split:
-    """Return the split with as many channels as a model reads: gray is repeated, RGB is weighted to gray."""
-    if not split.is_image or split.x.shape[3] == channels:
-        return split
-    pixels = np.asarray(split.x)
-    if channels == 1:
-        gray = np.rint(pixels @ np.asarray(GRAY_WEIGHTS)).astype(np.uint8)
-        return dataclasses.replace(split, x=gray[..., None], mean=split.mean[:1], std=split.std[:1])
-    return dataclasses.replace(
-        split, x=np.repeat(pixels, 3, axis=3), mean=split.mean * 3, std=split.std * 3
-    )

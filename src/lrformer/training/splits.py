@@ -3,15 +3,14 @@
 import copy
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lrformer.core import ConfigError
-from lrformer.data import DATASETS, PLAIN, DeviceBatches, Split, load_dataset
-from lrformer.data.cache import prepared_splits
+from lrformer.data import PLAIN, DeviceBatches, Split, load_dataset
+from lrformer.data.loading import is_image_folder
 from lrformer.data.overlap import num_doubles
 from lrformer.training.backbone import file_image_size
 from lrformer.training.config import TrainConfig, default_batch_size
@@ -24,7 +23,7 @@ LEAST_DOUBLED = 0.01
 
 def load_splits(config: TrainConfig) -> tuple[Split, Split]:
     """Return the training and the validation split; image files are scaled to the model's size."""
-    is_files = config.data not in DATASETS and not prepared_splits(Path(config.data).expanduser())
+    is_files = is_image_folder(config.data)
     train, val = (
         load_dataset(
             config.data,
