@@ -19,7 +19,7 @@ from lrformer.attention.masks import narrowed
 from lrformer.core import ConfigError
 from tests.attention import definition
 from tests.attention.inputs import projections, tokens
-from tests.tolerance import TOLERANCE, assert_close
+from tests.tolerance import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 
 BACKENDS = ("reference", "sdpa")
 
@@ -128,6 +128,24 @@ def test_what_stands_in_padded_tokens_does_not_matter(function, backend, rubbish
     for part in (q, k, v):
         part[:, :, 3:] = rubbish
     assert torch.equal(function(q, k, v, key_padding_mask=mask, backend=backend), clean)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [DotProductAttention, L2Attention, SCSA, LRSA])
+def test_what_stands_in_padded_tokens_has_no_part_in_the_gradients_of_the_weights(kind, backend):
+    module = kind(12, 3, backend=backend).double()
+    x = tokens("gauss", 2, 6, 12)
+    mask = torch.tensor([[False] * 4 + [True] * 2] * 2)
+
+    def gradients(outputs):
+        return torch.autograd.grad(outputs.square().sum(), list(module.parameters()))
+
+    alone = gradients(module(x[:, :4]))
+    for rubbish in (1e6, math.nan, math.inf):
+        x[:, 4:] = rubbish
+        padded = gradients(module(x, key_padding_mask=mask)[:, :4])
+        for found, expected in zip(padded, alone, strict=True):
+            assert_close(found, expected, GRADIENT_TOLERANCE[torch.float64])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,7 +2,12 @@ import pytest
 import torch
 
 from lrformer.core import ConfigError, NotFittedError
+from lrformer.models import create_model
 from tests.methods.tiny import TinyConvNet, TinyMLP, digits, fit, small_method, tiny_lrformer
+
+
+def tiny_certified():
+    return create_model("certified_digits", num_classes=0, depth=1)
 
 
 def finished(backbone, **settings):
@@ -13,7 +18,7 @@ def finished(backbone, **settings):
     return ensemble.eval()
 
 
-@pytest.mark.parametrize("backbone", [TinyMLP, TinyConvNet, tiny_lrformer])
+@pytest.mark.parametrize("backbone", [TinyMLP, TinyConvNet, tiny_lrformer, tiny_certified])
 @pytest.mark.parametrize("max_stacked_bytes", [2**30, 1])
 def test_the_vectorized_pass_equals_the_loop_over_members(backbone, max_stacked_bytes) -> None:
     stacked = finished(backbone, vectorize=True, max_stacked_bytes=max_stacked_bytes)
@@ -21,10 +26,13 @@ def test_the_vectorized_pass_equals_the_loop_over_members(backbone, max_stacked_
     looped.load_state_dict(stacked.state_dict())
     x = digits()[1].tensors[0][:6]
     expected = torch.stack([member(x) for member in looped.members])
-    for ensemble in (stacked, looped):
+    for ensemble in (stacked, looped, stacked):  # the second time with what was kept
         samples = ensemble.predict(x).samples
         assert samples is not None
         assert torch.allclose(samples, expected, atol=1e-5)
+    with torch.no_grad():
+        alone = torch.stack([member(x) for member in stacked.members])
+    assert torch.allclose(alone, expected, atol=1e-5)
 
 
 def test_the_stacked_weights_follow_the_members() -> None:
@@ -48,6 +56,18 @@ def test_after_a_prediction_in_inference_mode_the_input_still_has_a_gradient() -
 
     expected = gradient(lambda z: sum(member(z) for member in ensemble.members) / 3)
     assert torch.allclose(gradient(ensemble), expected, atol=1e-5)
+
+
+def test_an_ensemble_that_was_built_in_inference_mode_predicts() -> None:
+    x = torch.randn(4, 1, 8, 8)
+    with torch.inference_mode():
+        ensemble = finished(TinyMLP, vectorize=True)
+        for _ in range(2):
+            expected = sum(member(x) for member in ensemble.members) / 3
+            assert torch.allclose(ensemble.predict(x).logits, expected, atol=1e-5)
+            ensemble.members[1][1].bias.add_(3.0)  # nothing tells of it
+        expected = ensemble.predict(x).logits
+    assert torch.allclose(ensemble.predict(x).logits, expected, atol=1e-5)
 
 
 def test_members_may_be_frozen_one_by_one() -> None:

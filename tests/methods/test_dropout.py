@@ -122,6 +122,16 @@ def test_the_posterior_of_mcd_gp_sees_the_features_of_dropout() -> None:
     assert not torch.allclose(method.head.posterior.precision, with_dropout)
 
 
+def test_the_posterior_of_mcd_gp_sees_a_mask_for_each_input() -> None:
+    method = small_method("mcd_gp", lambda: TinyMLP(drop_rate=0.0), head_drop_rate=0.5).eval()
+    x = digits()[0].tensors[0][:1].expand(60, 1, 8, 8)
+    with torch.no_grad():
+        features = method.posterior_features(x, torch.Generator().manual_seed(0))
+        kept = (features / method.backbone(x)).round()  # 0 or 2
+    assert torch.equal(kept.unique(), torch.tensor([0.0, 2.0]))
+    assert len(kept.unique(dim=0)) == 60
+
+
 @pytest.mark.parametrize("name", ["mc_dropout", "deep_ensemble", "mcd_gp"])
 def test_a_float64_model_predicts_in_float64(name) -> None:
     method = small_method(name)

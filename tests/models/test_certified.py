@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.func import jacrev
+from torch.func import functional_call, jacrev
 
 from lrformer.core import ConfigError
 from lrformer.lipschitz.attention import anchored_l2_attention, centered_anchored_l2_attention
@@ -13,6 +13,7 @@ from lrformer.models import PatchTokens, VectorTokens, create_model
 from lrformer.models.certified import CertifiedConfig
 from lrformer.models.certified_branches import AnchoredAttention, CenteredMlp
 from lrformer.models.certified_prior import anchored_prior
+from tests.tolerance import assert_close
 
 F64 = torch.float64
 PICTURE = PatchTokens(img_size=4, patch_size=2, in_chans=1)
@@ -174,6 +175,61 @@ def test_scales_are_computed_again_after_a_change_of_one_bit():
         weight = model.blocks[0].mlp.weight_in.data
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(math.inf, dtype=F64))
         assert model.scales() is not before
+
+
+def test_weights_that_vmap_stacks_leave_nothing_behind():
+    members = [small(seed=seed) for seed in range(2)]
+    x = torch.randn(2, 1, 4, 4, dtype=F64)
+    model = members[0]
+    with torch.no_grad():
+        expected = torch.stack([member(x) for member in members])
+        for is_cached in (True, False):
+            if not is_cached:
+                model._cached = None
+            for _ in range(2):
+                weights, buffers = torch.func.stack_module_state(members)
+                stacked = torch.vmap(lambda *state: functional_call(model, state, (x,)))
+                assert_close(stacked(weights, buffers), expected, 1e-12)
+            assert_close(model(x), expected[0], 1e-12)
+
+
+def test_weights_that_are_handed_in_have_scales_of_their_own():
+    model, other = small(), small(seed=1)
+    x = torch.randn(2, 1, 4, 4, dtype=F64)
+    with torch.no_grad():
+        expected = model(x)
+        assert_close(functional_call(model, other.state_dict(), (x,)), other(x), 1e-12)
+        assert_close(model(x), expected, 1e-12)
+
+
+@pytest.mark.unhooked
+def test_without_gradients_it_compiles_to_one_graph_and_exports_after_a_prediction():
+    model = small()
+    x = torch.randn(2, 1, 4, 4, dtype=F64)
+    with torch.no_grad():
+        expected = model(x)
+        torch.compiler.reset()
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        for _ in range(2):
+            assert_close(compiled(x), expected, 1e-12)
+        model.blocks[0].mlp.weight_in.mul_(3)
+        changed = model(x)
+        assert not torch.equal(changed, expected)
+        assert_close(compiled(x), changed, 1e-12)
+        exported = torch.export.export(model, (x,)).module()
+        assert_close(exported(x), changed, 1e-12)
+        assert_close(model(x), changed, 1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_without_gradients_it_is_traced_before_and_after_a_prediction():
+    x = torch.randn(2, 1, 4, 4, dtype=F64)
+    for has_predicted in (False, True):
+        model = small()
+        with torch.no_grad():
+            if has_predicted:
+                model(x)
+            assert_close(torch.jit.trace(model, (x,))(x), model(x), 1e-12)
 
 
 def test_training_differentiates_through_the_scales():

@@ -67,7 +67,7 @@ class DeepEnsemble(Method):
         self._num_finished = 0
         self._stage = 0
         self.register_load_state_dict_post_hook(_read_loaded_state)
-        self._stacked: dict[int, tuple[list[tuple[int, int]], nn.Module, tuple[dict, dict]]] = {}
+        self._stacked: dict[int, tuple[list[tuple[int, int]], tuple[dict, dict]]] = {}
 
     @property
     def num_stages(self) -> int:
@@ -144,21 +144,27 @@ class DeepEnsemble(Method):
 
     def _stacked_logits(self, x: Tensor, start: int, size: int) -> Tensor:
         members = [self.members[i] for i in range(start, min(start + size, len(self.members)))]
-        tensors = [t for m in members for t in (*m.parameters(), *m.buffers())]
-        # What was stacked in inference mode cannot be used outside of it.
-        mode = (int(torch.is_inference_mode_enabled()), 0)
-        identity = [mode, *((t.data_ptr(), t._version) for t in tensors)]
-        kept = self._stacked.get(start)
-        if kept is None or kept[0] != identity:
-            kept = (identity, members[0], _stacked_state(members))
-            self._stacked[start] = kept
-        _, skeleton, state = kept
+        skeleton, state = members[0], self._stacked_members(members, start)
 
         def logits(params: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             return functional_call(skeleton, (params, buffers), (x,))
 
         with nullcontext() if x.is_cuda else _plain_attention(skeleton):
             return torch.vmap(logits)(*state)
+
+    def _stacked_members(self, members: list[nn.Module], start: int) -> tuple[dict, dict]:
+        """Return the stacked weights of `members`, kept under `start` until one of them changes."""
+        tensors = [t for m in members for t in (*m.parameters(), *m.buffers())]
+        if any(t.is_inference() for t in tensors):
+            return _stacked_state(members)  # these do not tell when they change
+        # What was stacked in inference mode cannot be used outside of it.
+        mode = (int(torch.is_inference_mode_enabled()), 0)
+        identity = [mode, *((t.data_ptr(), t._version) for t in tensors)]
+        kept = self._stacked.get(start)
+        if kept is None or kept[0] != identity:
+            kept = (identity, _stacked_state(members))
+            self._stacked[start] = kept
+        return kept[1]
 
     def train(self, mode: bool = True) -> "DeepEnsemble":
         """Set the mode and forget the stacked weights: writing to `weight.data` leaves no trace."""

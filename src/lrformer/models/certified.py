@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lrformer.core import ConfigError
 from lrformer.core.modes import evaluating
+from lrformer.core.transforms import is_traced_or_transformed
 from lrformer.lipschitz import bi_lipschitz, gram_spectral_norm, spectral_norm
 from lrformer.models.certified_branches import AnchoredAttention, CenteredMlp, CertifiedBranch
 from lrformer.models.certified_prior import anchored_prior
@@ -173,11 +174,14 @@ class CertifiedTransformer(nn.Module):
         """Return the factor of each branch, min(1, budget / bound).
 
         In training it is a differentiable function of the weights. Without gradients it is computed
-        in float64, once, and again whenever a weight has changed by as much as one bit.
+        in float64, once, and again whenever a weight has changed by as much as one bit; code that is
+        compiled, exported or transformed computes it every time.
         """
         if self.training or torch.is_grad_enabled():
             return self._compute_scales(self._matrices())
         current = self._matrices()
+        if is_traced_or_transformed():
+            return self._compute_scales([matrix.double() for matrix in current])
         if self._cached is not None:
             known, scales = self._cached
             if all(
@@ -195,9 +199,11 @@ class CertifiedTransformer(nn.Module):
     def _compute_scales(self, matrices: list[Tensor]) -> Float[Tensor, " branches"]:
         """Return the scales from Gram bounds: matrices of one shape are bounded in one batch."""
         upright = [m if m.shape[0] >= m.shape[1] else m.mT for m in matrices]
+        # Numbers also where torch.jit.trace makes tensors of sizes: a set of those has another order every time.
+        shapes = [tuple(map(int, matrix.shape)) for matrix in upright]
         bounds: dict[int, Tensor] = {}
-        for shape in {matrix.shape for matrix in upright}:
-            rows = [i for i, matrix in enumerate(upright) if matrix.shape == shape]
+        for shape in dict.fromkeys(shapes):
+            rows = [i for i, other in enumerate(shapes) if other == shape]
             stacked = gram_spectral_norm(
                 torch.stack([upright[i] for i in rows]), num_steps=_GRAM_STEPS
             )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 from lrformer.core.transforms import is_traced_or_transformed
 
 # Spectral normalization of query and key projections stops a transformer from training (Lee et al.
@@ -16,6 +17,9 @@ ATTENTION_PROJECTIONS = (
     *("qkv", "q", "k", "v", "kv", "in_proj", "c_attn", "query", "key", "value"),
     *("q_proj", "k_proj", "v_proj", "to_q", "to_k", "to_v", "to_kv", "to_qkv"),
 )
+
+# Their forward is their own and the map is that of the weight all the same; others than these are refused.
+_PLAIN_BY_NAME = ("timm.layers.linear.Linear",)
 
 _INITIAL_ITERATIONS = 5
 _SMALLEST_NORM = 1e-12
@@ -235,6 +239,11 @@ def apply_spectral_norm(
         input_shape: shape of one input, without batch; it says at which size each convolution runs.
             By default it is read from the model (`input_shape`, timm's `pretrained_cfg`, or an
             `img_size`); only a model with convolutions needs it.
+
+    Raises:
+        ConfigError: before anything is changed, for a layer whose forward is its own: weight
+            standardization would undo the bound, a padding of its own is another map, and a batch
+            norm that also activates has no counterpart here.
     """
     layers = {
         name: layer
@@ -245,6 +254,8 @@ def apply_spectral_norm(
         raise ConfigError(
             f"{type(model).__name__} has no Linear or Conv2d to normalize outside its attention."
         )
+    for name, layer in layers.items():
+        _check_map(name, layer)
     if batch_norm:
         _check_batch_norms(model)
     convs = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Conv2d)}
@@ -306,13 +317,11 @@ def _conv_input_sizes(
         sizes[names[conv]] = (height, width)
 
     hooks = [conv.register_forward_pre_hook(record) for conv in convs.values()]
-    was_training = model.training
     try:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             weight = next(iter(convs.values())).weight
-            model.eval()(torch.zeros(1, *shape, device=weight.device, dtype=weight.dtype))
+            model(torch.zeros(1, *shape, device=weight.device, dtype=weight.dtype))
     finally:
-        model.train(was_training)
         for hook in hooks:
             hook.remove()
     if unused := [name for name in convs if name not in sizes]:
@@ -335,9 +344,32 @@ def _declared_input_shape(model: nn.Module, first: nn.Conv2d) -> tuple[int, ...]
     return (first.in_channels, *cfg["input_size"][1:]) if cfg and "input_size" in cfg else None
 
 
+def _check_map(name: str, layer: nn.Linear | nn.Conv2d) -> None:
+    """Raise for a layer that may compute another map than that of its weight."""
+    kind = parametrize.type_before_parametrizations(layer)
+    plain = nn.Conv2d if isinstance(layer, nn.Conv2d) else nn.Linear
+    is_plain = all(
+        getattr(kind, method, None) is getattr(plain, method, None)
+        for method in ("forward", "_conv_forward")
+    )
+    if not is_plain and f"{kind.__module__}.{kind.__qualname__}" not in _PLAIN_BY_NAME:
+        raise ConfigError(
+            f"{name} is a {kind.__name__} with a forward of its own: it may standardize its weight or pad its input, "
+            f"and only the plain map of the weight can be bounded. Build the model with nn.{plain.__name__}, or name "
+            f"'{name.rpartition('.')[2]}' in exclude."
+        )
+
+
 def _check_batch_norms(model: nn.Module) -> None:
-    """Raise for a batch norm that has no weight to bound or no statistics, before anything is changed."""
+    """Raise for a batch norm that has no weight to bound or no statistics, or that is more than a batch norm."""
     for name, layer in model.named_modules():
+        known = (nn.BatchNorm2d, SpectralBatchNorm2d)
+        if isinstance(layer, nn.BatchNorm2d) and type(layer) not in known:
+            raise ConfigError(
+                f"{name} is a {type(layer).__name__}; batch_norm=True bounds nn.BatchNorm2d itself and would lose what "
+                "else a subclass computes, such as an activation. Leave batch_norm out, or build the model with "
+                "nn.BatchNorm2d."
+            )
         if type(layer) is nn.BatchNorm2d and not (layer.affine and layer.track_running_stats):
             raise ConfigError(
                 f"{name} is a BatchNorm2d with affine={layer.affine} and track_running_stats={layer.track_running_stats}; "
