@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lrformer.recipes import TABLES
 from lrformer.recipes.table import SET_TITLES
 from lrformer.recipes.table_record import TableRecord
 
@@ -28,6 +29,29 @@ def decay_table(ablation: TableRecord | None) -> str:
         for (epochs, decay), look in sorted(looks.items(), key=lambda item: item[0])
     ]
     return "\n".join(lines)
+
+
+def norm_table(looks: TableRecord | None) -> str:
+    """Return what the place of the norms changes under SGD, with and without the decay that is printed."""
+    lines = [
+        "| norms | weight decay | row | validation accuracy | validation NLL |",
+        "|---|---|---|---|---|",
+    ]
+    titles = {
+        row.name: row.title
+        for row in (TABLES["ablation"](data=looks.data).rows if looks is not None else ())
+    }
+    found = [
+        (run.config.model_overrides.get("norm", "pre"), -run.config.optimizer.weight_decay, run)
+        for run in (looks.runs if looks is not None else ())
+        if run.is_finished
+    ]
+    for norm, decay, run in sorted(found, key=lambda look: look[:2]):
+        judged = run.training["validation"]
+        lines.append(
+            f"| {norm}-norm | {-decay:g} | {titles[run.row]} | {judged['accuracy']:.3f} | {judged['nll']:.3f} |"
+        )
+    return "\n".join(lines) if found else "Not measured yet."
 
 
 def temperature_table(one: TableRecord | None, grown: TableRecord | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from choice_tables import decay_table, search_table, temperature_table
+from choice_tables import decay_table, norm_table, search_table, temperature_table
 from curve_tables import best_epoch_table
 from glance_table import glance_table, table_of
 from lrformer.recipes import TABLES, Table
@@ -26,6 +26,8 @@ README_COLUMNS = ("accuracy", "nll", "ece", "aupr:svhn", "aupr:cifar100")
 README_CHOSEN = ("aupr:svhn:chosen", "aupr:cifar100:chosen")
 # The record of the weights of `lrformer_gp_variance` with one temperature for all inputs.
 TEMPERATURE = "-temperature"
+# The record of a small model with norms before and after its parts.
+NORMS = "-norms"
 README_LEFT_OUT = "lrformer_median"  # the weights of `lrformer`, and figures that are hardly others
 
 
@@ -348,6 +350,7 @@ RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "result-glance": ("docs/results.md", lambda: glance_table(load("ablation"))),
     "result-best-epoch": ("docs/results.md", lambda: best_epoch_table(load("ablation"))),
     "result-decay": ("docs/results.md", lambda: decay_table(load("ablation"))),
+    "result-norms": ("docs/results.md", lambda: norm_table(load("ablation", part=NORMS))),
     "result-temperature": (
         "docs/results.md",
         lambda: temperature_table(load("main", part=TEMPERATURE), load("main")),

@@ -215,6 +215,28 @@ def test_a_decay_that_only_the_plain_row_was_run_with_is_a_line_of_the_choice_al
     assert "weight_decay 0.005" in pages.runs_table()
 
 
+def test_the_place_of_the_norms_is_judged_with_each_decay(pages, tmp_path):
+    assert made(pages, "result-norms") == "Not measured yet."
+    record = TableRecord(table="ablation", data="cifar10")
+    for options, decay, nll in (({}, 0.05, 2.0), ({"norm": "post"}, 0.0, 1.9), ({}, 0.0, 1.8)):
+        table = TABLES["ablation"](data="cifar10").changed(
+            lambda config, options=options, decay=decay: dataclasses.replace(
+                config,
+                model_overrides={**config.model_overrides, **options},
+                optimizer=dataclasses.replace(config.optimizer, weight_decay=decay),
+            ),
+            {"model": options, "weight_decay": decay},
+        )
+        (run,) = plan_runs(table, rows=["transformer"], num_seeds=1)
+        record = record.add(made_run(run, UNKNOWN, nll=nll))
+    write_table_record(tmp_path / "cifar10-ablation-norms.json", record)
+    assert made(pages, "result-norms").splitlines()[2:] == [
+        "| post-norm | 0 | Transformer | 0.800 | 2.000 |",
+        "| pre-norm | 0.05 | Transformer | 0.800 | 2.100 |",
+        "| pre-norm | 0 | Transformer | 0.800 | 1.900 |",
+    ]
+
+
 def test_every_row_is_shown_at_its_best_epoch_and_at_the_end(pages, tmp_path):
     assert made(pages, "result-best-epoch") == "Not measured yet."
     losses = {
