@@ -173,3 +173,53 @@ def test_measuring_a_spectrally_normalized_model_leaves_it_whole(name):
 )
 def test_methods_say_whether_their_predictions_follow_their_logits(name, settings, expected):
     assert small_method(name, **settings).predicts_by_logits == expected
+
+
+def test_one_logit_has_no_margin_and_no_radius():
+    report = bounds(small(num_classes=1), images(2), num_steps=1, radius=1e-3)
+    assert report.margins == report.radii == report.local.radii == ()
+    assert len(report.measured) == len(report.local.constants) == 2
+    assert "not logits of two classes or more" in str(report)
+    assert "cannot change" not in str(report)
+
+
+def test_norms_without_eps_have_no_constant_neither_a_sound_nor_the_printed_one():
+    model = small(num_classes=3)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 0.0
+    report = bounds(model, images(2), num_steps=1, radius=1e-9)
+    assert report.chain.bound.value == math.inf
+    first = next(row for row in report.rows if row.name == "blocks.0.norm1")
+    assert first.frobenius.value == first.printed.value == math.inf
+    # Where no token is flat there is one on a ball.
+    assert max(report.measured) <= max(report.local.constants) < math.inf
+
+
+def test_a_branch_of_factor_zero_does_not_hide_an_attention_without_a_constant():
+    model = pytest.importorskip("timm").create_model(
+        "vit_tiny_patch16_224", depth=1, embed_dim=24, num_heads=3, img_size=32, init_values=1e-9
+    )
+    model.blocks[0].attn.gate = nn.Linear(24, 24)
+    nn.init.zeros_(model.blocks[0].ls1.gamma)
+    nn.init.normal_(model.head.weight)
+    report = bounds(model.eval(), images(2, size=32, channels=3).float(), num_steps=1, radius=1e-3)
+    assert report.chain.bound.value == math.inf
+    assert report.local.constants == (math.inf, math.inf)
+    assert report.local.radii == (0.0, 0.0)
+
+
+def test_sequence_pooling_without_a_norm_before_it_has_no_constant_on_balls_either():
+    settings = {"global_pool": "seq", "norm": "pre", "final_norm": False, "num_classes": 3}
+    report = bounds(small(**settings), images(2), num_steps=1, radius=1e-6)
+    assert report.local.constants == (math.inf, math.inf)
+    assert report.local.radii == (0.0, 0.0)
+
+
+def test_a_spectrally_normalized_model_in_training_is_left_as_it_was():
+    method = small_method("sngp", lambda: small(num_classes=0).float(), spectral_bound=0.5).train()
+    before = copy.deepcopy(method.state_dict())
+    report = bounds(method, images(2).float(), num_steps=1)
+    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+    assert all(module.training for module in method.modules())
+    assert report.chain.log10 == bounds(method.eval()).chain.log10

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lrformer import bounds, convert
+from tests.evaluation.test_bound_types import subclass
 from tests.interop.zoo import TINY_TRANSFORMERS
 
 TINY = {"depth": 1, "embed_dim": 24, "num_heads": 3, "img_size": 32, "num_classes": 3}
@@ -28,8 +29,15 @@ def timm_model(name: str = "vit_tiny_patch16_224", **settings) -> nn.Module:
         {"pre_norm": True},
         {"name": "deit_tiny_distilled_patch16_224"},
         {"mlp_layer": "GluMlp"},
+        {"name": "vit_tiny_r_s16_p8_224"},
     ],
-    ids=["norm of the embedding", "norm before the blocks", "second head", "gate in the MLP"],
+    ids=[
+        "norm of the embedding",
+        "norm before the blocks",
+        "second head",
+        "gate in the MLP",
+        "convolutions before the patches",
+    ],
 )
 def test_a_part_that_is_not_read_makes_the_bound_infinite(settings):
     if settings.get("mlp_layer") == "GluMlp":
@@ -75,3 +83,86 @@ def test_a_model_for_any_size_is_bounded_for_the_tokens_of_its_inputs():
     assert mean == pytest.approx(expected_mean, rel=1e-6)
     local, expected = (bounds(m, x, num_steps=1, radius=1e-3).local for m in (model, fixed))
     assert local.constants == pytest.approx(expected.constants, rel=1e-3)
+
+
+def test_a_gate_behind_the_attention_and_a_block_of_another_kind_are_not_overlooked():
+    timm = pytest.importorskip("timm")
+    from timm.models.vision_transformer import ParallelScalingBlock
+
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", **{**TINY, "depth": 2}).double().eval()
+    assert math.isfinite(bounds(model).chain.log10)
+    gated, mixed = copy.deepcopy(model), copy.deepcopy(model)
+    gated.blocks[1].attn.gate = nn.Linear(24, 24)
+    mixed.blocks[1] = ParallelScalingBlock(24, 3)
+    for other in (gated, mixed):
+        assert bounds(other).chain.log10 == math.inf
+
+
+def test_a_model_without_blocks_is_not_read():
+    assert (
+        bounds(
+            pytest.importorskip("timm").create_model("vit_tiny_patch16_224", **{**TINY, "depth": 0})
+        ).chain.log10
+        == math.inf
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["", "patch_embed", "patch_embed.proj", "blocks.0", "blocks.0.ls1", "blocks.0.mlp"]
+)
+def test_a_subclass_of_a_part_of_timm_may_do_anything(name):
+    model = timm_model(init_values=1e-2)
+    assert math.isfinite(bounds(model).chain.log10)
+    subclass(model.get_submodule(name))
+    assert bounds(model).chain.log10 == math.inf
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "vit",
+        "vit.embeddings",
+        "vit.embeddings.patch_embeddings",
+        "vit.layers.0",
+        "vit.layers.0.attention",
+        "vit.layers.0.mlp",
+        "vit.layers.0.mlp.activation_fn",
+        "vit.layernorm",
+        "classifier",
+    ],
+)
+def test_a_subclass_of_a_part_of_transformers_may_do_anything(name):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(**TINY_TRANSFORMERS)
+    model = convert(transformers.ViTForImageClassification(config), tie_qk=True)
+    assert math.isfinite(bounds(model).chain.log10)
+    subclass(model.get_submodule(name))
+    assert bounds(model).chain.log10 == math.inf
+
+
+@pytest.mark.parametrize("kind", ["ViT", "DeiT"])
+def test_the_output_of_a_model_without_a_head_is_its_class_token(kind):
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{kind}Config")(**TINY_TRANSFORMERS, layer_norm_eps=1.0)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}Model")(config, add_pooling_layer=False).double().eval()
+    model = convert(model, tie_qk=True, alpha=1.0)
+    x = torch.randn(3, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    report = bounds(model, x, num_steps=20, radius=1e-3)
+    with torch.no_grad():
+        top = model(x).last_hidden_state[:, 0].topk(2).values
+    assert report.margins == pytest.approx((top[:, 0] - top[:, 1]).tolist())
+    assert max(report.measured) <= max(report.local.constants) <= report.chain.bound.value
+    for radius, local in zip(report.radii, report.local.radii, strict=True):
+        assert radius > 0
+        assert 0 < local <= 1e-3
+
+
+def test_tokens_that_nobody_pools_have_neither_margins_nor_radii():
+    model = timm_model(global_pool="", class_token=False, num_classes=3)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    report = bounds(model, x, num_steps=1, radius=1e-3)
+    assert report.margins == report.radii == report.local.radii == ()
+    assert "not logits of two classes or more" in str(report)

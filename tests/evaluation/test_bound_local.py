@@ -174,7 +174,7 @@ def test_a_mean_over_patches_is_bounded_by_their_number_without_the_class_token(
 
 
 def test_a_factor_below_zero_stretches_a_branch_by_its_size():
-    scale = torch.nn.Module()
+    scale = pytest.importorskip("timm.layers").LayerScale(2)
     scale.gamma = torch.nn.Parameter(torch.tensor([0.5, -3.0]))
     assert layer_scale(scale) == 3.0
 

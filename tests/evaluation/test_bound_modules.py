@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from torch.func import jacrev
 
 from lrformer.attention import LRSA, DotProductAttention
-from lrformer.evaluation.bound_ends import embedding_constants
+from lrformer.evaluation.bound_ends import embedding_constants, head_constant
 from lrformer.evaluation.bound_modules import attention_constants
+from lrformer.heads import RandomFeatureGP, RandomFeatureGPConfig
 from lrformer.models import ConvTokens
 
 
@@ -45,3 +47,21 @@ def test_biases_of_dot_products_are_one_more_coordinate_that_is_one():
     bracket = 1 + 2 * slope
     found = attention_constants(module, n=n, radius=radius).max_token.value
     assert found >= bracket * float(torch.linalg.matrix_norm(outer, ord=2)) * (1 - 1e-9)
+
+
+def test_a_pixel_in_four_pooling_windows_moves_four_tokens():
+    embed = ConvTokens(img_size=4, in_chans=1, kernel_size=1).build(1)
+    torch.nn.init.ones_(embed.convs[0].weight)
+    peak = torch.zeros(1, 1, 4, 4)
+    peak[..., 1, 1] = 1
+    slopes = jacrev(embed)(peak)[..., 1, 1]
+    assert float(slopes.detach().norm()) == embedding_constants(embed).frobenius.value == 2
+
+
+def test_flat_features_are_stretched_by_the_norm_inside_a_random_feature_head():
+    torch.manual_seed(0)
+    config = RandomFeatureGPConfig(num_random_features=64, feature_scale="layer_norm")
+    head = RandomFeatureGP(6, 3, config).double().eval()
+    slopes = jacrev(head)(torch.zeros(1, 6, dtype=torch.float64)).reshape(3, 6)
+    found, constant = float(torch.linalg.matrix_norm(slopes.detach(), ord=2)), head_constant(head)
+    assert 0.01 * constant.frobenius.value < found <= constant.frobenius.value

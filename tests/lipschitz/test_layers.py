@@ -5,7 +5,7 @@ import torch
 from torch.func import jacrev
 
 from lrformer.core import ConfigError
-from lrformer.lipschitz import layers
+from lrformer.lipschitz import layers, printed
 
 F64 = torch.float64
 
@@ -120,3 +120,8 @@ def test_input_normalization_and_pooling_constants():
     assert layers.pooling("mean", n=16, norm="F") == 0.25
     assert layers.pooling("mean", n=16, norm="max") == 1.0
     assert layers.pooling("cls", n=16, norm="F") == 1.0
+
+
+def test_the_printed_constant_of_a_layer_norm_without_eps_is_infinite():
+    assert printed.layer_norm(torch.ones(3), eps=0.0).value == math.inf
+    assert printed.layer_norm(torch.tensor([1.0, -2.0]), eps=4.0).value == 2.0

@@ -83,3 +83,12 @@ def test_a_bias_can_take_the_ratio_above_what_the_weights_allow():
     assert float(low) == pytest.approx(ratio)
     assert float(high) == pytest.approx(ratio)
     assert ratio > spectral_norm(w) * x.shape[0] ** 0.5
+
+
+def test_tokens_that_all_move_by_the_longest_step_shrink_the_query_by_the_root_of_their_number():
+    x, w = torch.ones(1, 4, 1, dtype=F64), torch.ones(1, 1, 1, dtype=F64)
+    one, half = torch.tensor([1.0], dtype=F64), torch.tensor([0.5], dtype=F64)
+    # |Q| = 2 falls to 1, by either limit on the step, and the longest token grows from 1 to at most 1.5.
+    for frobenius in (one, 3 * one):
+        low, _ = ratios_on_ball(x, w, frobenius=frobenius, max_token=half)
+        assert float(low) == pytest.approx(2 / 3)

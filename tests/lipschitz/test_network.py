@@ -14,7 +14,12 @@ from lrformer.lipschitz import (
     random_feature_head,
     random_feature_logit_bound,
 )
-from lrformer.lipschitz.network import post_norm_block, pre_norm_block, residual
+from lrformer.lipschitz.network import (
+    post_norm_block,
+    pre_norm_block,
+    radius_of_margin,
+    residual,
+)
 
 
 def stage(name, frobenius, max_token):
@@ -106,8 +111,23 @@ def test_zero_elsewhere_does_not_make_up_for_a_stage_without_a_bound():
     assert network([stage("a", math.inf, math.inf)], sigma_head=0.0).bound.value == math.inf
     assert network([stage("a", 0.0, 1.0)], sigma_head=math.inf).bound.value == math.inf
     assert network([stage("a", 0.0, 1.0)], sigma_head=1.0).bound.value == 0
+    # Zero times infinity inside a stage.
+    assert network([stage("a", math.nan, math.nan)]).bound.value == math.inf
+    assert network([stage("a", math.nan, 2.0)]).bound.value == pytest.approx(2.0)
 
 
 def test_without_a_margin_no_radius_is_certified_even_by_a_constant_of_zero():
     logits = torch.tensor([[1.0, 1.0], [2.0, 1.0]])
     assert certified_radius(logits, constant=0.0).tolist() == [0.0, math.inf]
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2,), (2, 4, 3)])
+def test_what_is_no_row_of_two_logits_has_no_margin(shape):
+    with pytest.raises(ConfigError, match="at least two classes"):
+        certified_radius(torch.zeros(shape), constant=1.0)
+
+
+def test_margins_may_have_a_constant_each():
+    margin, constant = torch.tensor([0.0, 1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, math.inf, 3.0])
+    expected = [0.0, math.inf, 0.0, 1 / math.sqrt(2)]
+    assert radius_of_margin(margin, constant=constant).tolist() == pytest.approx(expected)

@@ -182,3 +182,17 @@ def test_an_anchored_prior_of_ones_is_theorem_6_and_heavier_self_weights_are_tig
 def test_a_prior_without_self_weight_is_refused():
     with pytest.raises(ConfigError, match="positive on its diagonal"):
         anchored_l2_attention(1 - torch.eye(3), norm="F")
+
+
+def test_the_output_matrix_of_all_heads_counts_in_cosine_attention():
+    one = heads(h=1, is_tied=False)
+    two = HeadWeights(
+        query=one.query.repeat(2, 1, 1),
+        key=one.key.repeat(2, 1, 1),
+        value=one.value.repeat(2, 1, 1),
+        output=one.output.repeat(2, 1, 1),
+    )
+    settings = {"tau": 2.0, "nu": 1.0, "eps": 0.1, "n": 3, "norm": "F"}
+    single, double = (scsa_bound(weights, **settings).value for weights in (one, two))
+    # Two equal heads add up to twice one of them.
+    assert double == pytest.approx(2 * single)

@@ -21,6 +21,7 @@ from lrformer.evaluation.bound_modules import (
     attention_constants,
     head_weights,
     is_dot_product,
+    is_layer_norm,
     mlp_constants,
     norm_constants,
     norm_output_radius,
@@ -34,12 +35,18 @@ from lrformer.evaluation.bound_structure import (
     read_structure,
     with_tokens_of,
 )
+from lrformer.evaluation.bound_types import Kind, is_exactly, is_nothing
 from lrformer.lipschitz import HeadWeights, Norm, ratios_on_ball, spectral_norm
 from lrformer.lipschitz import layers as constants
 from lrformer.lipschitz.attention import dot_product_on_ball, multi_head
 from lrformer.lipschitz.lrsa import lrsa_tied
 from lrformer.lipschitz.norms import max_token_norm
 from lrformer.lipschitz.weights import head_gains
+
+_LAYER_SCALES: tuple[Kind, ...] = (
+    "timm.layers.layer_scale.LayerScale",
+    "timm.models.vision_transformer.LayerScale",  # in older versions of timm
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,8 +58,8 @@ class Reach:
 
     def through(self, frobenius: Tensor | float, max_token: Tensor | float, n: int) -> "Reach":
         """Return the reach after a map with these constants; norms change at their price, 1 and sqrt(n)."""
-        along = self.max_token * max_token
-        longest = torch.minimum(self.frobenius * frobenius, math.sqrt(n) * along)
+        along = _product(self.max_token, max_token)
+        longest = torch.minimum(_product(self.frobenius, frobenius), math.sqrt(n) * along)
         return Reach(frobenius=longest, max_token=torch.minimum(along, longest))
 
 
@@ -78,7 +85,7 @@ def local_chain(
     # In float64, since the centers of the balls are part of the proof.
     exact = copy.deepcopy(model).double().eval()
     known = read_structure(exact)
-    assert known is not None
+    assert isinstance(known, Structure)
     structure = with_tokens_of(known, exact, x.double())
     walk = _Walk(structure, _tokens(exact, structure, x.double()), radius)
     start = torch.full((x.shape[0],), embedding, dtype=torch.float64, device=x.device)
@@ -128,7 +135,7 @@ class _Walk:
                 both = (mlp.frobenius.value, mlp.max_token.value)
                 branch = tuple(torch.full_like(gain, value) for value in both)
             chain.modules[f"{block.name}.{name}"] = branch[0]
-            grown = [1 + scale * gain * constant for constant in branch]
+            grown = [1 + _product(scale * gain, constant) for constant in branch]
             reach = reach.through(grown[0], grown[1], self.n)
             if block.order == "post":
                 reach, gain = self.norm(norm, reach)
@@ -139,7 +146,7 @@ class _Walk:
         """Return the reach after a normalization and its constant, smaller than the global one if known."""
         tokens = self.tokens.get(module)
         constant = torch.full_like(reach.frobenius, norm_constants(module).frobenius.value)
-        if isinstance(module, nn.LayerNorm) and tokens is not None:
+        if is_layer_norm(module) and tokens is not None:
             weight = module.weight
             gamma = tokens.new_ones(tokens.shape[-1]) if weight is None else weight
             constant = constants.layer_norm_on_ball(
@@ -148,7 +155,7 @@ class _Walk:
         return reach.through(constant, constant, self.n), constant
 
     def attention(
-        self, module: nn.Module, tokens: Tensor | None, reach: Reach, longest: float | None
+        self, module: Any, tokens: Tensor | None, reach: Reach, longest: float | None
     ) -> tuple[Tensor, Tensor]:
         """Return the constants of an attention layer on the balls around its tokens, in both norms.
 
@@ -157,7 +164,7 @@ class _Walk:
         """
         heads = head_weights(module)
         if tokens is not None and heads is not None:
-            if isinstance(module, LRSA):
+            if is_exactly(module, LRSA):
                 heads = with_score_biases(module, heads)
                 if heads.is_tied and module.normalizer in {"paper", "symmetric"}:
                     return self._lrsa(module, heads, tokens, reach)
@@ -239,12 +246,18 @@ class _Walk:
         return combined(frobenius), combined(max_token)
 
 
-def layer_scale(module: nn.Module | None) -> float:
+def layer_scale(module: Any) -> float:
     """Return the largest factor of a LayerScale; 1 where there is none, infinity for what is unknown."""
-    gamma = getattr(module, "gamma", None)
-    if isinstance(gamma, Tensor):
-        return float(gamma.detach().abs().max())
-    return 1.0 if module is None or isinstance(module, nn.Identity) else math.inf
+    if is_nothing(module):
+        return 1.0
+    return (
+        float(module.gamma.detach().abs().max()) if is_exactly(module, *_LAYER_SCALES) else math.inf
+    )
+
+
+def _product(first: Tensor, second: Tensor | float) -> Tensor:
+    """Return the product; where one factor has no bound, zero elsewhere does not help."""
+    return torch.nan_to_num(first * second, nan=math.inf, posinf=math.inf)
 
 
 def _tokens(model: nn.Module, structure: Structure, x: Tensor) -> dict[nn.Module, Tensor]:

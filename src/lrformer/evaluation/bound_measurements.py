@@ -12,7 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lrformer.attention import LRSA, MultiheadSelfAttention, use_backend
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
 from lrformer.evaluation.bound_modules import unwrap_attention
+from lrformer.evaluation.bound_structure import HEADLESS_CLASSES
+from lrformer.evaluation.bound_types import is_exactly
 from lrformer.lipschitz import (
     Distortion,
     attention_entropy,
@@ -66,10 +69,10 @@ def measure(
         raise ConfigError("x must hold at least one input to measure at.")
     named = dict(model.named_modules())
     with differentiable(model):
-        outputs = torch.cat([_logits(model(part)) for part in x.split(batch_size)]).detach()
+        outputs = torch.cat([_logits(model, part) for part in x.split(batch_size)]).detach()
         tell("logits")
         settings = {"num_steps": num_steps, "batch_size": batch_size, "generator": generator}
-        logits = local_constant(lambda y: _logits(model(y)), x, **settings)
+        logits = local_constant(lambda y: _logits(model, y), x, **settings)
         seen = Measurements(outputs=outputs, logits=logits)
         known = {name: _find(named, name) for name in (*places, *modules)}
         seen.found = {name: module for name, module in known.items() if module is not None}
@@ -98,7 +101,7 @@ def pair_distortions(
     Features are what `forward_features` gives where there is one, and the logits otherwise.
     """
     backbone = getattr(model, "backbone", model)
-    features = getattr(backbone, "forward_features", None) or (lambda y: _logits(model(y)))
+    features = getattr(backbone, "forward_features", None) or (lambda y: _logits(model, y))
     with differentiable(model):
         return {
             name: distortion(lambda y: features(y).flatten(1), first, second)
@@ -197,17 +200,15 @@ def _calls(model: nn.Module, x: Tensor, modules: dict[str, nn.Module]) -> dict[s
 @contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
     """Evaluate with attention that has forward derivatives: the reference backend, no fused kernels."""
-    was_training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with use_backend(model, "reference"), sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        for module, mode in was_training:
-            module.training = mode
+    with evaluating(model), use_backend(model, "reference"), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
-def _logits(output: Any) -> Tensor:
+def _logits(model: nn.Module, x: Tensor) -> Tensor:
+    """Return the logits, or in their place the class token of a model that has no head."""
+    output = model(x)
+    if is_exactly(model, *HEADLESS_CLASSES):
+        return _first_tensor(output)[:, 0]
     return (
         output if isinstance(output, Tensor) else _first_tensor(getattr(output, "logits", output))
     )

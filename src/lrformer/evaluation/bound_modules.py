@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 
-from lrformer.attention import LRSA, SCSA, DotProductAttention, L2Attention, MultiheadSelfAttention
+from lrformer.attention import LRSA, SCSA, DotProductAttention, L2Attention
+from lrformer.evaluation.bound_types import Kind, full_name, is_exactly, is_nothing, part_beside
+from lrformer.heads.linear import LinearHead
+from lrformer.interop.transformers import TransformersAttention
 from lrformer.lipschitz import (
     Bound,
     HeadWeights,
@@ -22,6 +25,35 @@ from lrformer.lipschitz import (
 )
 from lrformer.lipschitz import layers as constants
 from lrformer.lipschitz.maps import Normalizer
+from lrformer.models.mlp import Mlp
+
+_LAYER_NORMS: tuple[Kind, ...] = (
+    nn.LayerNorm,
+    "timm.layers.norm.LayerNorm",
+    "timm.layers.norm.LayerNormFp32",
+)
+_MLPS: tuple[Kind, ...] = (
+    Mlp,
+    "timm.layers.mlp.Mlp",
+    "transformers.models.vit.modeling_vit.ViTMLP",
+    "transformers.models.deit.modeling_deit.DeiTMLP",
+)
+_TIMM_ATTENTION = "timm.layers.attention.Attention"
+_ATTENTIONS: tuple[Kind, ...] = (LRSA, L2Attention, SCSA, DotProductAttention, _TIMM_ATTENTION)
+# Names under which their slopes are known.
+_ACTIVATIONS = {
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.SiLU": "silu",
+    "torch.nn.modules.linear.Identity": "identity",
+    "timm.layers.activations.GELU": "gelu",
+    "timm.layers.activations.GELUTanh": "gelu_tanh",
+    "timm.layers.activations.QuickGELU": "quick_gelu",
+    "transformers.activations.GELUActivation": "gelu",
+    "transformers.activations.GELUTanh": "gelu_tanh",
+    "transformers.activations.NewGELUActivation": "gelu_tanh",
+    "transformers.activations.QuickGELUActivation": "quick_gelu",
+    "transformers.activations.SiLUActivation": "silu",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,21 +85,36 @@ def unknown(module: nn.Module | None) -> Constants:
 
 def norm_constants(module: nn.Module | None) -> Constants:
     """Return the exact constants of a normalization layer, or of nothing in its place."""
-    if module is None or isinstance(module, nn.Identity):
+    if module is None or is_nothing(module):
         return same(1.0, "none")
-    if isinstance(module, nn.LayerNorm):
+    if is_layer_norm(module):
         gamma = _gain(module, module.normalized_shape[-1])
         value = constants.layer_norm(gamma, eps=module.eps)
         return same(value, f"theorem 10, eps {module.eps:g}")
-    if isinstance(module, nn.RMSNorm) and module.eps is not None:
+    if is_rms_norm(module) and module.eps is not None:
         gamma = _gain(module, module.normalized_shape[-1])
         return same(constants.rms_norm(gamma, eps=module.eps), f"exact, eps {module.eps:g}")
     return unknown(module)
 
 
-def norm_output_radius(module: nn.Module | None) -> float | None:
+def is_layer_norm(module: nn.Module | None) -> TypeGuard[nn.LayerNorm]:
+    """Return whether this is a plain LayerNorm, torch's or timm's."""
+    return is_exactly(module, *_LAYER_NORMS)
+
+
+def is_rms_norm(module: nn.Module | None) -> TypeGuard[nn.RMSNorm]:
+    """Return whether this is torch's RMSNorm."""
+    return is_exactly(module, nn.RMSNorm)
+
+
+def is_linear(module: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Return whether this is a plain Linear, its weight parametrized or not."""
+    return is_exactly(module, nn.Linear, LinearHead)
+
+
+def norm_output_radius(module: Any) -> float | None:
     """Return the largest norm of a token after a LayerNorm or RMSNorm; None where it has no bound."""
-    if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
+    if not is_layer_norm(module) and not is_rms_norm(module):
         return None
     width = module.normalized_shape[-1]
     bias = getattr(module, "bias", None)
@@ -81,61 +128,47 @@ def _gain(module: nn.LayerNorm | nn.RMSNorm, width: int) -> Tensor:
 
 def linear_constants(module: nn.Module) -> Constants:
     """Return the spectral norm of a Linear, applied to every token."""
-    if isinstance(module, nn.Identity):
+    if is_nothing(module):
         return same(1.0, "identity")
-    if isinstance(module, nn.Linear):
+    if is_linear(module):
         return same(spectral_norm(module.weight), "spectral norm")
     return unknown(module)
 
 
-def activation_name(module: nn.Module) -> str | None:
+def activation_name(module: Any) -> str | None:
     """Return the name under which the slope of an activation is known."""
-    kind = type(module).__name__
-    if isinstance(module, nn.GELU):
+    if is_exactly(module, nn.GELU):
         return "gelu" if module.approximate == "none" else "gelu_tanh"
-    names = {
-        "GELUActivation": "gelu",
-        "GELUTanh": "gelu_tanh",
-        "NewGELUActivation": "gelu_tanh",
-        "QuickGELUActivation": "quick_gelu",
-        "QuickGELU": "quick_gelu",
-        "SiLU": "silu",
-        "ReLU": "relu",
-        "Identity": "identity",
-    }
-    return names.get(kind)
+    return _ACTIVATIONS.get(full_name(module))
 
 
-def mlp_constants(module: nn.Module) -> Constants:
+def mlp_constants(module: Any) -> Constants:
     """Return the constants of fc2(act(fc1(x))), in evaluation mode."""
-    first, second = getattr(module, "fc1", None), getattr(module, "fc2", None)
-    act = getattr(module, "act", None) or getattr(module, "activation_fn", None)
-    inner_norm = getattr(module, "norm", None)
-    is_plain = inner_norm is None or isinstance(inner_norm, nn.Identity)
-    name = None if act is None else activation_name(act)
-    if not (isinstance(first, nn.Linear) and isinstance(second, nn.Linear) and is_plain and name):
+    if not is_exactly(module, *_MLPS) or part_beside(module, "fc1", "act", "activation_fn", "fc2"):
         return unknown(module)
-    if first.out_features != second.in_features:
-        return unknown(module)  # a gate between them
+    first, second = module.fc1, module.fc2
+    act = getattr(module, "act", None) or getattr(module, "activation_fn", None)
+    name = None if act is None else activation_name(act)
+    if not (is_linear(first) and is_linear(second) and name):
+        return unknown(module)
     value = constants.mlp(
         spectral_norm(first.weight), spectral_norm(second.weight), activation=name
     )
     return same(float(value), f"sup slope of {name} times two spectral norms")
 
 
-def head_weights(module: nn.Module) -> HeadWeights | None:
+def head_weights(module: Any) -> HeadWeights | None:
     """Return the matrices of a fused multi-head attention, ours or timm's; None for another layout."""
-    qkv, proj = getattr(module, "qkv", None), getattr(module, "proj", None)
-    num_heads = getattr(module, "num_heads", None)
-    if not isinstance(qkv, nn.Linear) or not isinstance(num_heads, int):
+    if not is_exactly(module, *_ATTENTIONS) or part_beside(module, "qkv", "proj"):
         return None
-    parts = qkv.weight.shape[0] // qkv.weight.shape[1]
-    if parts not in (2, 3) or qkv.weight.shape[0] != parts * qkv.weight.shape[1]:
+    qkv, proj, num_heads = module.qkv, module.proj, module.num_heads
+    parts = 2 if getattr(module, "tie_qk", False) else 3
+    if not is_linear(qkv) or qkv.out_features != parts * qkv.in_features:
         return None
     heads = qkv.weight.detach().double().unflatten(0, (parts, num_heads, -1)).mT
-    if isinstance(proj, nn.Linear):
+    if is_linear(proj):
         output = proj.weight.detach().double().T.unflatten(0, (num_heads, -1))
-    elif proj is None or isinstance(proj, nn.Identity):
+    elif is_nothing(proj):
         width = qkv.weight.shape[1]
         output = torch.eye(width).to(heads).unflatten(0, (num_heads, -1))
     else:
@@ -144,7 +177,7 @@ def head_weights(module: nn.Module) -> HeadWeights | None:
     return HeadWeights(query=heads[0], key=key, value=heads[-1], output=output)
 
 
-def attention_constants(module: nn.Module, *, n: int, radius: float | None) -> Constants:
+def attention_constants(module: Any, *, n: int, radius: float | None) -> Constants:
     """Return the constants of an attention layer on `n` tokens.
 
     Args:
@@ -153,7 +186,7 @@ def attention_constants(module: nn.Module, *, n: int, radius: float | None) -> C
     heads = head_weights(module)
     if heads is None:
         return unknown(module)
-    if isinstance(module, LRSA):
+    if is_exactly(module, LRSA):
         heads = with_score_biases(module, heads)
         alpha = module.effective_alpha().detach().double().cpu()
         alpha = alpha * math.sqrt(n) if module.length_free else alpha
@@ -164,9 +197,9 @@ def attention_constants(module: nn.Module, *, n: int, radius: float | None) -> C
                 heads, alpha=alpha, n=n, norm=norm, normalizer=normalizer, floor=floor
             )
         )
-    if isinstance(module, L2Attention):
+    if is_exactly(module, L2Attention):
         return both(lambda norm: l2_bound(heads, n=n, norm=norm, is_provable=module.provable))
-    if isinstance(module, SCSA):
+    if is_exactly(module, SCSA):
         return both(
             lambda norm: scsa_bound(
                 heads, tau=module.tau, nu=module.nu, eps=module.eps, n=n, norm=norm
@@ -181,7 +214,7 @@ def attention_constants(module: nn.Module, *, n: int, radius: float | None) -> C
 
 def is_dot_product(module: nn.Module) -> bool:
     """Return whether this is plain dot-product attention, ours or timm's."""
-    return isinstance(module, DotProductAttention) or _is_timm_attention(module)
+    return is_exactly(module, DotProductAttention, _TIMM_ATTENTION)
 
 
 def with_dot_product_bias(
@@ -211,29 +244,18 @@ def with_score_biases(module: LRSA, heads: HeadWeights) -> HeadWeights:
     return replace(heads, query_bias=rows[0], key_bias=None if heads.key is None else rows[1])
 
 
-def _is_timm_attention(module: nn.Module) -> bool:
-    """Return whether this is timm's plain attention, known by name: timm is not imported for it."""
-    kind = type(module)
-    is_plain = all(
-        isinstance(getattr(module, name, None), nn.Identity | None)
-        for name in ("q_norm", "k_norm", "norm")
-    )
-    return kind.__name__ == "Attention" and kind.__module__.startswith("timm.") and is_plain
+def unwrap_attention(module: Any) -> nn.Module:
+    """Return the attention inside the adapter to the call of transformers."""
+    return module.attn if is_exactly(module, TransformersAttention) else module
 
 
-def unwrap_attention(module: nn.Module) -> nn.Module:
-    """Return the attention inside an adapter to another package's call."""
-    inner = getattr(module, "attn", None)
-    return inner if isinstance(inner, MultiheadSelfAttention) else module
-
-
-def printed_attention(module: nn.Module, x_norm: float) -> Bound | None:
+def printed_attention(module: Any, x_norm: float) -> Bound | None:
     """Return the paper's L_LRSA of the head for which it is largest, at an input of this norm.
 
     None for another attention, and for LRSA with another normalizer than the paper's, of which it says nothing.
     """
     heads = head_weights(module)
-    if heads is None or not isinstance(module, LRSA):
+    if heads is None or not is_exactly(module, LRSA):
         return None
     if module.normalizer != "paper" or module.length_free:
         return None

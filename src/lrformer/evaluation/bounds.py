@@ -8,27 +8,34 @@ import torch
 from torch import Tensor, nn
 
 from lrformer.core import ConfigError
+from lrformer.core.modes import evaluating
+from lrformer.evaluation.bound_balls import with_balls
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant, pool_constants
-from lrformer.evaluation.bound_local import LocalChain, layer_scale, local_chain
+from lrformer.evaluation.bound_local import layer_scale
 from lrformer.evaluation.bound_measurements import Measurements, Progress, measure, pair_distortions
 from lrformer.evaluation.bound_modules import (
     Constants,
     attention_constants,
+    is_layer_norm,
+    is_linear,
     mlp_constants,
     norm_constants,
     norm_output_radius,
     printed_attention,
-    unknown,
+    same,
     unwrap_attention,
 )
 from lrformer.evaluation.bound_structure import (
     BlockParts,
     Structure,
+    Unread,
+    is_certified,
     read_structure,
     split_method,
     with_tokens_of,
 )
-from lrformer.evaluation.bounds_report import BoundsReport, DepthPoint, LocalBounds, ModuleRow
+from lrformer.evaluation.bound_types import is_nothing, uncompiled
+from lrformer.evaluation.bounds_report import BoundsReport, DepthPoint, ModuleRow
 from lrformer.lipschitz import (
     Bound,
     Chain,
@@ -38,7 +45,7 @@ from lrformer.lipschitz import (
     printed,
     spectral_norm,
 )
-from lrformer.lipschitz.network import margins
+from lrformer.lipschitz.network import has_margins, margins
 from lrformer.methods import Method
 from lrformer.models.certified import CertifiedTransformer
 from lrformer.training.posterior import PosteriorClassifier
@@ -69,8 +76,7 @@ def bounds(
         batch_size: inputs that are measured at once.
         progress: called before each measurement with its name, how many are done and how many there are.
     """
-    if isinstance(model, Run):
-        model = model.method
+    model = uncompiled(model.method if isinstance(model, Run) else model)
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model (a {type(model).__name__}) must be a module or a run; open a folder with lrformer.load, build a name "
@@ -81,26 +87,30 @@ def bounds(
             f"radius ({radius}) must be positive and finite, and x must hold the inputs it is around."
         )
     is_certifiable = _predicts_by_logits(model)
-    if isinstance(model, PosteriorClassifier):
+    if type(model) is PosteriorClassifier:
         # A posterior gives a variance; the mean logits are the model's.
         model = model.model
-    backbone, _ = split_method(model)
-    structure = read_structure(model)
-    if structure is not None and x is not None:
-        structure = with_tokens_of(structure, model, x)
-    if isinstance(backbone, CertifiedTransformer):
-        report = _certified_report(model, backbone)
-    elif structure is not None:
-        report = _transformer_report(model, structure)
-    else:
-        report = _unknown_report(model)
-    if pairs:
-        report = replace(report, distortions=pair_distortions(model, pairs))
-    report = _with_data(report, model, x, num_steps, batch_size, generator, progress)
-    if radius is not None and x is not None:
-        is_local = structure is not None and report.certificate is None
-        report = _with_balls(report, model, structure if is_local else None, x, radius, batch_size)
+    # Throughout: in training mode a spectrally normalized weight changes whenever it is read.
+    with evaluating(model):
+        structure, report = _sound_report(model, x)
+        if pairs:
+            report = replace(report, distortions=pair_distortions(model, pairs))
+        report = _with_data(report, model, x, num_steps, batch_size, generator, progress)
+        if radius is not None and x is not None:
+            report = with_balls(report, model, structure, x, radius, batch_size)
     return report if is_certifiable else _without_radii(report)
+
+
+def _sound_report(model: nn.Module, x: Tensor | None) -> tuple[Structure | None, BoundsReport]:
+    """Return what was read of a model that has local theorems, and the constants of any model."""
+    if is_certified(model):
+        return None, _certified_report(model, split_method(model)[0])
+    structure = read_structure(model)
+    if isinstance(structure, Unread):
+        return None, _unknown_report(model, structure.reason)
+    if x is not None:
+        structure = with_tokens_of(structure, model, x)
+    return structure, _transformer_report(model, structure)
 
 
 def _predicts_by_logits(model: nn.Module) -> bool:
@@ -118,8 +128,8 @@ def _without_radii(report: BoundsReport) -> BoundsReport:
     return replace(report, radii=(0.0,) * len(report.radii), local=local, is_certifiable=False)
 
 
-def _unknown_report(model: nn.Module) -> BoundsReport:
-    kind, nothing = type(model).__name__, unknown(model)
+def _unknown_report(model: nn.Module, reason: str) -> BoundsReport:
+    kind, nothing = type(model).__name__, same(math.inf, reason)
     return BoundsReport(
         model=kind,
         num_tokens=None,
@@ -142,7 +152,7 @@ def _transformer_report(model: nn.Module, structure: Structure) -> BoundsReport:
         stages += block_stages
         depth.append(_depth_point(block.name, stages, n))
     final = norm_constants(structure.final_norm)
-    if structure.final_norm is not None and not isinstance(structure.final_norm, nn.Identity):
+    if not is_nothing(structure.final_norm):
         rows.append(_row("norm", structure.final_norm, final))
         stages.append(_stage("norm", final))
         radius = norm_output_radius(structure.final_norm)
@@ -264,78 +274,19 @@ def _with_data(
         progress=progress,
     )
     constant = report.chain.bound.value
-    return replace(
+    report = replace(
         report,
         rows=tuple(_measured_row(row, seen) for row in report.rows),
         depth=tuple(replace(p, measured=seen.places.get(p.name)) for p in report.depth),
         measured=tuple(seen.logits.tolist()),
+    )
+    if not has_margins(seen.outputs):
+        return report
+    return replace(
+        report,
         margins=tuple(margins(seen.outputs.double()).tolist()),
         radii=tuple(certified_radius(seen.outputs, constant=constant).tolist()),
     )
-
-
-def _with_balls(
-    report: BoundsReport,
-    model: nn.Module,
-    structure: Structure | None,
-    x: Tensor,
-    radius: float,
-    batch_size: int,
-) -> BoundsReport:
-    """Return the report with constants on balls; a model without local theorems keeps its global ones."""
-    if structure is None:
-        found = [report.chain.bound.value] * len(x)
-        places, modules = {}, {}
-    else:
-        embedding = embedding_constants(structure.embedding).frobenius.value
-        pool = pool_constants(structure, _radius_at_pool(structure)).max_token.value
-        head = head_constant(structure.head).frobenius.value
-        chains: list[LocalChain] = [
-            local_chain(model, part, radius=radius, embedding=embedding, pool=pool)
-            for part in x.split(batch_size)
-        ]
-        found = torch.cat([chain.pooled for chain in chains]).mul(head).tolist()
-        places, modules = (
-            {
-                name: max(float(getattr(chain, kind)[name].max()) for chain in chains)
-                for name in getattr(chains[0], kind)
-            }
-            for kind in ("places", "modules")
-        )
-        # What holds everywhere holds on a ball.
-        found = [min(constant, report.chain.bound.value) for constant in found]
-    margin_radii = [
-        0.0 if margin == 0 else margin / (math.sqrt(2) * constant) if constant > 0 else math.inf
-        for margin, constant in zip(report.margins, found, strict=True)
-    ]
-    return replace(
-        report,
-        rows=tuple(
-            replace(r, local=min(modules.get(r.name, math.inf), r.frobenius.value))
-            for r in report.rows
-        ),
-        depth=tuple(
-            replace(p, local=min(places.get(p.name, math.inf), _power(p.log10_sound)))
-            for p in report.depth
-        ),
-        local=LocalBounds(
-            radius=radius,
-            constants=tuple(found),
-            radii=tuple(min(radius, held) for held in margin_radii),
-        ),
-    )
-
-
-def _radius_at_pool(structure: Structure) -> float | None:
-    """Return how long the tokens can be that are pooled: the last norm before says it."""
-    last = structure.blocks[-1]
-    if not isinstance(structure.final_norm, nn.Identity | None):
-        return norm_output_radius(structure.final_norm)
-    return norm_output_radius(last.norm_2) if last.order == "post" else None
-
-
-def _power(log10: float) -> float:
-    return 10**log10 if log10 < 300 else math.inf
 
 
 def _measured_row(row: ModuleRow, seen: Measurements) -> ModuleRow:
@@ -355,10 +306,10 @@ def _measured_row(row: ModuleRow, seen: Measurements) -> ModuleRow:
 
 def _row(name: str, module: nn.Module | None, found: Constants) -> ModuleRow:
     shown = None
-    if isinstance(module, nn.LayerNorm) and module.weight is not None:
+    if is_layer_norm(module) and module.weight is not None:
         shown = printed.layer_norm(module.weight, eps=module.eps)
     first, second = getattr(module, "fc1", None), getattr(module, "fc2", None)
-    if isinstance(first, nn.Linear) and isinstance(second, nn.Linear):
+    if is_linear(first) and is_linear(second):
         shown = printed.mlp(spectral_norm(first.weight), spectral_norm(second.weight))
     return ModuleRow(
         name=name,

@@ -28,6 +28,9 @@ NOT_CERTIFIABLE = (
     "No prediction has a certified radius: the constants are of the mean logits, and predictions are means over samples, "
     "shrink every class by a variance of its own, or are not known to follow them."
 )
+NO_CLASSES = (
+    "No prediction has a certified radius: the outputs are not logits of two classes or more."
+)
 GUARANTEES = (_SOUND, _MEASURED, _PRINTED, _CONFIDENCE)
 
 
@@ -70,7 +73,7 @@ class LocalBounds:
     """Sound constants of the logits on the L2 ball of `radius` around each input.
 
     `radii` are those within which a prediction cannot change, none larger than `radius`; none are given where predictions
-    do not follow the logits.
+    do not follow the logits, or there are no two of them.
     """
 
     radius: float
@@ -110,7 +113,8 @@ class BoundsReport:
     Attributes:
         chain: the constant from input to logits, with one change of norm.
         measured: local constants of the logits at the given inputs, one each; lower bounds.
-        margins: how far the largest logit is above the second at these inputs.
+        margins: how far the largest logit is above the second at these inputs; none, and no radii, where the outputs are
+            not logits of two classes or more.
         radii: certified L2 radii of the predictions at these inputs; zeros where there is no constant, or where they are
             not `is_certifiable`.
         local: sound constants on balls around these inputs, where a radius was given.
@@ -189,7 +193,9 @@ class BoundsReport:
                 f"Measured at {len(self.measured)} inputs: local constants of the logits from "
                 f"{min(self.measured):.4g} to {max(self.measured):.4g} (lower bounds)."
             )
-        if self.radii and not self.is_certifiable:
+        if self.measured and not self.radii:
+            lines.append(NO_CLASSES)
+        elif self.radii and not self.is_certifiable:
             lines.append(NOT_CERTIFIABLE)
         elif self.radii and not self.is_vacuous:
             ordered = sorted(self.radii)

@@ -1,7 +1,7 @@
 """Brackets of the LRSA theorems: bounds for one head whose value matrix has spectral norm one.
 
-Every function takes spectral norms (floats, or 0-dim tensors when a gradient is wanted), the number
-of tokens `n` and the norm, and returns B with Lip(P V) <= B * sigma(W_V). They hold for every
+Every function takes spectral norms (floats, or 0-dim tensors when a gradient is wanted), the largest
+number of tokens `n` and the norm, and returns B with Lip(P V) <= B * sigma(W_V). They hold for every
 additive epsilon >= 0 in the denominator. A bias shared by tied q and k changes nothing; with independent
 W_Q and W_K biases need a floor (`lrsa_floor_biased`) or the symmetric norm. Proofs: docs/lipschitz.md.
 """
@@ -11,6 +11,10 @@ import math
 from lrformer.lipschitz.bound import Norm, require_positive, require_token_norm, require_tokens
 from lrformer.lipschitz.constants import column_energy, mean_energy, score_spread
 from lrformer.lipschitz.scalar import Scalar, largest, plain, root, smallest
+
+# A sample may have fewer tokens than n, so no bracket may fall as n grows: factors that do are taken at
+# two tokens, the fewest for which they are needed.
+_FEWEST = 2
 
 
 def lrsa_tied(
@@ -112,7 +116,9 @@ def lrsa_floor_biased(
     Z' = max(|Q|_F, r0 M) is at least r0 M and at least sqrt(n) (|b_Q| - sigma_Q M), hence never below
     the value at which the two meet; so M c |q_i - k_j| <= alpha G with
 
-        G = (sigma_Q + sigma_K) / r0 + |b_Q - b_K| (r0 + sqrt(n) sigma_Q) / (r0 sqrt(n) |b_Q|).
+        G = (sigma_Q + sigma_K) / r0 + |b_Q - b_K| (r0 + sqrt(n) sigma_Q) / (r0 sqrt(n) |b_Q|),
+
+    the second term at n = 2, where it is largest.
 
     Args:
         query_bias: |b_Q|. Without one, a key bias alone makes the Jacobian diverge as X -> 0.
@@ -126,7 +132,8 @@ def lrsa_floor_biased(
     if plain(bias_gap) > 0:
         if plain(query_bias) == 0:
             return math.inf
-        reach = reach + bias_gap * (floor + rn * sigma_q) / (floor * rn * query_bias)
+        few = math.sqrt(_FEWEST)
+        reach = reach + bias_gap * (floor + few * sigma_q) / (floor * few * query_bias)
         deviation = smallest(spread, 2 * alpha * sigma_k * reach)
     else:
         deviation = smallest(spread, alpha * both * both / (2 * floor))
@@ -145,7 +152,7 @@ def lrsa_nested(
     if n == 1:
         return 1.0
     spread, rn, wide = score_spread(n), math.sqrt(n), 1 + kappa * kappa
-    row = root((1 + 1 / n) * wide)
+    row = root((1 + 1 / _FEWEST) * wide)
     if norm == "F":
         scores = 2 * alpha * (row * sigma_q + root(2 * wide) * sigma_k)
         size = 2 * wide * alpha * sigma_q
@@ -175,7 +182,7 @@ def lrsa_symmetric(
     _check(norm, n, alpha=alpha)
     if n == 1:
         return 1.0
-    spread, rn, row = score_spread(n), math.sqrt(n), math.sqrt(2 + 2 / n)
+    spread, rn, row = score_spread(n), math.sqrt(n), math.sqrt(2 + 2 / _FEWEST)
     if norm == "F":
         size = 2 * math.sqrt(2) * alpha * sigma_qk
         scores = 2 * alpha * (row * sigma_q + 2 * sigma_k)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lrformer.core import ConfigError
 from lrformer.lipschitz.bound import Bound
 from lrformer.lipschitz.norms import spectral_norm
 from lrformer.lipschitz.scalar import Scalar
@@ -107,7 +108,13 @@ def certified_radius(logits: Float[Tensor, "b c"], *, constant: float) -> Float[
     A difference of two logits is sqrt(2) L-Lipschitz when the logits are L-Lipschitz; at an infinite
     constant every radius is zero, and so it is without a margin.
     """
-    margin = margins(logits.double())
+    return radius_of_margin(margins(logits.double()), constant=constant)
+
+
+def radius_of_margin(
+    margin: Float[Tensor, " b"], *, constant: float | Float[Tensor, " b"]
+) -> Float[Tensor, " b"]:
+    """Return `certified_radius` for logits with these margins, under one constant or one each."""
     return torch.where(margin == 0, margin, margin / (math.sqrt(2) * constant))
 
 
@@ -121,13 +128,23 @@ def bi_lipschitz(branches: Sequence[float]) -> tuple[float, float]:
 
 
 def margins(logits: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    """Return how far the largest logit is above the second."""
+    """Return how far the largest logit is above the second; what is no row of logits has no margin."""
+    if not has_margins(logits):
+        raise ConfigError(
+            f"logits have shape {tuple(logits.shape)}; a margin needs (batch, classes) with at least two classes."
+        )
     top = torch.topk(logits, 2, dim=-1).values
     return top[:, 0] - top[:, 1]
 
 
+def has_margins(logits: Float[Tensor, "..."]) -> bool:
+    """Return whether these are rows of logits of two classes or more."""
+    return logits.ndim == 2 and logits.shape[1] > 1
+
+
 def _log10_product(*factors: float) -> float:
     """Return the logarithm of a product; where one factor has no bound, zero elsewhere does not help."""
-    if math.inf in factors:
+    # Not a number, and so not below infinity, is what zero times infinity makes inside a stage.
+    if not all(factor < math.inf for factor in factors):
         return math.inf
     return sum(math.log10(factor) if factor > 0 else -math.inf for factor in factors)

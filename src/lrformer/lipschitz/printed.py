@@ -59,7 +59,8 @@ def lrsa_constant(
 
 def layer_norm(gamma: Float[Tensor, " e"], *, eps: float) -> Bound:
     """Return the paper's constant of LayerNorm, gamma_max N / sqrt(eps): true in this norm, but loose."""
-    value = float(gamma.detach().abs().max()) * gamma.numel() / math.sqrt(eps)
+    size = float(gamma.detach().abs().max()) * gamma.numel()
+    value = size / math.sqrt(eps) if eps > 0 else math.inf
     return Bound(value=value, norm="inf", kind="printed", reason="as printed; true but loose")
 
 
