@@ -243,7 +243,8 @@ def runs_table() -> str:
         "| table | settings | row | seed | accuracy | seconds | device, torch | source |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, part in (*((name, "") for name in NAMES), ("main", TEMPERATURE)):
+    parts = (("main", TEMPERATURE), ("ablation", NORMS))
+    for name, part in (*((name, "") for name in NAMES), *parts):
         record = load(name, part=part)
         for run in record.runs if record is not None else ():
             accuracy, seconds = f"failed: {run.error}", ""

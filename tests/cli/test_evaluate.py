@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from lrformer.cli import evaluate_command
 from lrformer.cli.main import app
 from lrformer.core import ConfigError
 from lrformer.evaluation import Results, load_scores
@@ -47,6 +48,32 @@ def test_a_run_is_measured_shown_and_kept_with_its_report(run):
     assert f"uncertainty by {scores.default_score}" in result.output
     assert "ood-gray" in result.output
     assert (run / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_was_measured_is_kept_where_it_cannot_be_shown(run, place, tmp_path, monkeypatch):
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(evaluate_command, "_show", closed)
+    assert invoke("evaluate", run, *FAST).exit_code != 0
+    assert 0 <= load_scores(run)("accuracy") <= 1
+    assert (run / "report.html").exists()
+    monkeypatch.setattr(evaluate_command, "_finish", lambda *_, **__: None)
+    twin = shutil.copytree(run, tmp_path / "twin")
+    change_config(twin, seed=1)
+    out = tmp_path / "seeds"
+    assert invoke("evaluate", run, twin, "--out", out, *FAST).exit_code != 0
+    assert json.loads((out / "seeds.json").read_text())["num_seeds"] == 2
+
+
+def test_arrays_of_another_model_do_not_take_the_place_of_a_runs_figures(run, tmp_path):
+    np.save(tmp_path / "probs.npy", np.full((4, 2), 0.5))
+    np.save(tmp_path / "labels.npy", np.array([0, 1, 0, 1]))
+    before = (run / "metrics.json").read_bytes()
+    result = invoke("evaluate", "--arrays", tmp_path / "probs.npy", tmp_path / "labels.npy", "--out", run)  # fmt: skip
+    assert isinstance(result.exception, ConfigError)
+    assert "is a run, with figures of its own" in str(result.exception)
+    assert (run / "metrics.json").read_bytes() == before
 
 
 def test_several_unknown_sets_may_follow_one_option_or_each_its_own(run, place, tmp_path):

@@ -3,6 +3,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -13,14 +14,14 @@ from lrformer.heads import FlatVarianceWarning
 SOURCE = Path(lrformer.__file__).parent.parent
 
 
-def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_module(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the package from its sources, as from a plain checkout that nobody installed."""
     return subprocess.run(
         [sys.executable, "-m", "lrformer", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
-        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "COLUMNS": "100"},
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "COLUMNS": "100", **environment},
         check=False,
     )
 
@@ -43,6 +44,18 @@ def test_importing_the_package_costs_far_less_than_a_second_and_no_heavy_package
         [sys.executable, "-c", probe], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_letters_that_a_stream_does_not_have_are_written_as_codes(tmp_path):
+    probs = np.tile([[0.9, 0.1], [0.2, 0.8]], (8, 1))
+    np.save(tmp_path / "probs.npy", probs)
+    np.save(tmp_path / "labels.npy", np.tile([0, 1], 8))
+    files = (str(tmp_path / "probs.npy"), str(tmp_path / "labels.npy"))
+    done = run_module(
+        "evaluate", "--arrays", *files, "--draws", "5", PYTHONIOENCODING="ascii", TERM="dumb"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Accuracy\\xa0\\u2191" in done.stdout
 
 
 def test_models_lists_every_preset_with_its_size():

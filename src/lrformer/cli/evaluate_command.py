@@ -92,6 +92,7 @@ def evaluate(
     from lrformer.evaluation.plain_arrays import evaluate_arrays
     from lrformer.training.atomic_files import check_writable
     from lrformer.training.metrics_file import METRICS_FILE
+    from lrformer.training.run_config import CONFIG_FILE
 
     config = EvaluationConfig(
         num_bins=bins, threshold=threshold, num_draws=draws, level=level, seed=seed
@@ -101,6 +102,10 @@ def evaluate(
         check_writable(out / METRICS_FILE)
     if arrays is not None:
         _check_arrays_alone(places, data, ood, corruptions)
+        if out is not None and (out / CONFIG_FILE).is_file():
+            raise ConfigError(
+                f"{out} is a run, with figures of its own; choose another --out for --arrays."
+            )
         results = evaluate_arrays(*arrays, ood=[*(ood_arrays or []), *places], config=config)
         _finish(results, out, report=report)
         return
@@ -196,40 +201,43 @@ def _sort_places(
 
 
 def _finish(results: "Results", folder: Path | None, *, report: bool) -> None:
-    """Show the first figures, and write the rest."""
+    """Write everything, and then show the first figures: a pipe that is closed must not cost an evaluation."""
     from rich.console import Console
 
     from lrformer.reports.tables import text_rows
 
+    written = []
+    if folder is not None:
+        results.save(folder)
+        written.append(f"Every figure: {folder / 'metrics.json'}")
+        if report:
+            from lrformer.reports import write_report
+
+            written.append(f"Report: {write_report(folder)}")
     _show(
         f"{results.scores.test_set}; uncertainty by {results.scores.default_score}",
         "value",
         text_rows(results.scores),
     )
-    if folder is None:
-        return
-    results.save(folder)
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"Every figure: {folder / 'metrics.json'}")
-    if report:
-        from lrformer.reports import write_report
-
-        console.print(f"Report: {write_report(folder)}")
+    for line in written:
+        console.print(line)
 
 
 def _show_seeds(scores: "SeedScores", out: Path | None) -> None:
-    """Show mean and interval over the runs, and write every metric of them."""
+    """Write every metric over the runs, and show mean and interval."""
     from lrformer.core import to_record
     from lrformer.reports.tables import text_rows
     from lrformer.training.atomic_files import write_json
 
+    if out is not None:
+        write_json(out / "seeds.json", to_record(scores))
     _show(
         f"{scores.num_seeds} runs; uncertainty by {scores.default_score}",
         "mean",
         text_rows(scores),
     )
     if out is not None:
-        write_json(out / "seeds.json", to_record(scores))
         typer.echo(f"Over the seeds: {out / 'seeds.json'}")
 
 

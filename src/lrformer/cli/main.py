@@ -1,5 +1,6 @@
 """The commands together, and what happens when one fails or is interrupted."""
 
+import io
 import sys
 import warnings
 from typing import Annotated, Any
@@ -81,9 +82,17 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any) 
         typer.echo(warnings.formatwarning(message, category, *place[:2]), err=True, nl=False)
 
 
+def _write_all_letters(stream: Any) -> None:
+    """Let a stream of another encoding than UTF-8 write what it has no letter for as a code, where it would raise."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        _write_all_letters(stream)
     try:
         app()
     except LRFormerError as error:

@@ -1,12 +1,19 @@
 """Where tensors are to lie, by name."""
 
-import torch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from lrformer.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def choose_device(device: torch.device | str) -> torch.device:
     """Return the device of this name, or raise and say which there are; "auto" is the GPU where there is one."""
+    import torch
+
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
