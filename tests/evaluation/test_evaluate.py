@@ -193,6 +193,31 @@ def test_a_figure_that_was_not_measured_is_refused_with_the_nearest_name():
         scores("auroc", dataset="svhn")
 
 
+def test_of_a_score_it_is_said_whether_it_is_unknown_or_only_the_metric():
+    scores = evaluate(_set(0), ood={"far": _set(1, labeled=False)}, config=FEW)
+    with pytest.raises(ConfigError, match=r"no score 'entrpy'\. Did you mean 'entropy'\? There are: msp, entropy, "):  # fmt: skip
+        scores("auroc", dataset="far", score="entrpy")
+    with pytest.raises(ConfigError, match=r"'accuracy' ranks by no score; leave score \('msp'\)"):
+        scores("accuracy", score="msp")
+    with pytest.raises(ConfigError, match=r"far by msp\. Did you mean 'auroc'") as error:
+        scores("aurok", dataset="far", score="msp")
+    assert "overconfidence" not in str(error.value)
+    with pytest.raises(ConfigError, match="no set 'fra' was evaluated"):
+        scores("auroc", dataset="fra", score="entrpy")
+
+
+def test_sets_without_names_and_bare_arrays_are_refused():
+    far = _set(1, labeled=False)
+    for name, given, what in (
+        ("ood", [far], r"ood \(a list\)"),
+        ("ood", far, r"ood \(a Predictions\)"),
+        ("ood", {"far": far.probs}, r"ood\['far'\] \(a ndarray\)"),
+        ("corrupted", (far,), r"corrupted \(a tuple\)"),
+    ):
+        with pytest.raises(ConfigError, match=f"{what} must be predictions by their names; give"):
+            evaluate(_set(0), **{name: given})
+
+
 def test_what_describes_a_model_and_does_not_judge_it_has_no_better_direction():
     names = {
         1: ("accuracy", "accuracy_at_0.9", "auroc", "aupr_ood_positive"),

@@ -116,3 +116,9 @@ def test_a_file_has_the_same_draws_in_every_batch(run, good, monkeypatch):
     list(predict_files(run, good[:5], batch_size=2, seed=3))
     assert len(seen) == 3
     assert all(torch.equal(state, seen[0]) for state in seen)
+
+
+def test_one_file_in_the_place_of_a_list_is_refused(run, good):
+    for one in (str(good[0]), good[0]):
+        with pytest.raises(ConfigError, match=r"files \('.*'\) must be a list of files; give \['"):
+            predict_files(run, one)

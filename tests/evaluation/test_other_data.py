@@ -179,9 +179,72 @@ def test_one_name_in_the_place_of_a_list_is_refused(run):
         find_files("new")
 
 
-def test_only_of_the_own_validation_split_is_it_said_that_something_was_fitted_to_it(
-    run, workspace
-):
-    words = "temperature and threshold were fitted on this one"
-    asked = evaluate_run(run, data=f"{workspace / 'data'}:val", ood=[], config=FEW, device="cpu")
-    assert words not in asked.scores.about["evaluated on"]
+def test_of_data_that_the_run_was_made_from_it_is_said_wherever_they_lie(run, workspace, tmp_path):
+    own, moved = workspace / "data", shutil.copytree(workspace / "data", tmp_path / "moved")
+    copied = shutil.copytree(own / "train", tmp_path / "copied")
+    trained = " (the run was trained on this one)"
+    fitted = " (temperature and threshold were fitted on this one)"
+    notes = {
+        f"{own}:train": trained,
+        f"{own}/train": trained,
+        f"{moved}:train": trained,
+        f"{moved}/train": trained,
+        str(copied): trained,
+        f"{own}:train+val": trained,  # nothing is cut where there is a val
+        f"{own}:val": fitted,
+        f"{own}/val": fitted,
+        f"{moved}:val": fitted,
+        f"{own}:test": "",
+        f"{own}/test": "",
+        str(moved): "",
+    }  # fmt: skip
+    for data, note in notes.items():
+        found = evaluate_run(run, data=data, ood=[], config=FEW, device="cpu").scores
+        assert found.about["evaluated on"] == f"{found.test_set}{note}", data
+
+
+def test_a_training_or_validation_set_of_other_data_has_no_note(run, tmp_path):
+    for part, split in enumerate(("train", "val")):
+        for label, name in enumerate(("green", "red")):
+            seed = 70 + 10 * part + label
+            write_images(tmp_path / "two" / split / name, COLORS[name], 4, seed=seed)
+    for spec in (
+        tmp_path / "two" / "train",
+        f"{tmp_path / 'two'}:train",
+        f"{tmp_path / 'two'}:val",
+    ):
+        found = evaluate_run(run, data=str(spec), ood=[], config=FEW, device="cpu").scores
+        assert found.about["evaluated on"] == found.test_set
+
+
+def test_where_there_is_no_test_split_it_is_said_what_the_validation_split_was_used_for(tmp_path):
+    for label, name in enumerate(COLORS):
+        write_images(tmp_path / "data" / "train" / name, COLORS[name], 20, seed=label)
+    write_run(tmp_path / "run", tmp_path / "data", root=tmp_path / "cache")
+    found = evaluate_run(tmp_path / "run", config=FEW, device="cpu").scores
+    assert found.about["evaluated on"] == (
+        "data/val (there is no test split; temperature and threshold were fitted on this one)"
+    )
+    cut = evaluate_run(tmp_path / "run", data=f"{tmp_path / 'data'}:val", config=FEW, device="cpu")
+    words = "data/val (temperature and threshold were fitted on this one)"
+    assert cut.scores.about["evaluated on"] == words
+    data = f"{tmp_path / 'data'}:train+val"
+    whole = evaluate_run(tmp_path / "run", data=data, config=FEW, device="cpu").scores
+    assert whole.about["evaluated on"] == (
+        "data/train (the run was trained on most of this one, temperature and threshold were fitted on the rest)"
+    )
+
+
+def test_what_is_refused_as_unknown_is_told_where_the_unknown_of_its_data_is(run, workspace):
+    own = workspace / "data"
+    with pytest.raises(ConfigError, match=f"its unknown sets are {own}:ood-NAME, where it has any"):
+        evaluate_run(run, ood=[str(own / "train")], device="cpu")
+    with pytest.raises(ConfigError, match="not unknown to it; the classes that were left out are"):
+        check_unknown("digits", "digits:test")
+
+
+def test_an_unknown_set_of_another_kind_is_refused_before_anything_is_predicted(run):
+    counted: list[int] = []
+    with pytest.raises(ConfigError, match="'two_moons' holds points, and the run reads images"):
+        evaluate_run(run, ood=["two_moons"], device="cpu", advance=counted.append)
+    assert counted == []

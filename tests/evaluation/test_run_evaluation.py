@@ -163,6 +163,13 @@ def test_a_folder_that_was_never_evaluated_says_what_to_do(run, tmp_path):
         Results.load(tmp_path)
 
 
+def test_a_folder_with_the_mean_over_runs_points_to_their_reports(tmp_path):
+    (tmp_path / "seeds.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"the mean over several runs.* own report") as error:
+        Results.load(tmp_path)
+    assert "lrformer evaluate" not in str(error.value)
+
+
 def test_a_run_is_bound_as_its_method_is(run):
     assert bounds(run).chain == bounds(run.method).chain
     with pytest.raises(ConfigError, match=r"model \(a dict\) must be a module or a run"):

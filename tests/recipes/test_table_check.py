@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from lrformer.core import ConfigError
+from lrformer.data import read_image
 from lrformer.evaluation import EvaluationConfig, Scores
 from lrformer.evaluation.scores import Metric
 from lrformer.recipes import plan_runs, reproduce_table, table_check, table_engine
@@ -113,6 +114,65 @@ def test_a_run_that_was_begun_goes_on_only_with_sets_that_are_there(made, data, 
     with pytest.raises(ConfigError, match="Did you mean 'svhn'"):
         reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=wrong)
     assert not calls
+
+
+def _write_broken(folder):
+    folder.mkdir()
+    (folder / "0.png").write_bytes(b"no image")
+
+
+def _write_points(folder):
+    folder.mkdir()
+    np.save(folder / "test-x.npy", np.zeros((4, 2), dtype=np.float32))
+    np.save(folder / "test-y.npy", np.zeros(4, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: folder.mkdir(), "strange has no image in it"),
+        (_write_broken, "0.png: not a readable image"),
+        (lambda folder: (folder / "train" / "a").mkdir(parents=True), "train has one class"),
+        (_write_points, "test-x.npy: images have shape"),
+    ],
+    ids=["empty", "broken", "half a data set", "points"],
+)
+def test_a_folder_that_cannot_be_the_unknown_costs_no_training(made, data, tmp_path, make, words):
+    calls, _ = made
+    make(tmp_path / "strange")
+    wrong = dataclasses.replace(HOW, ood=(str(tmp_path / "strange"),))
+    with pytest.raises(ConfigError, match=words):
+        reproduce_table(small_table(data), tmp_path / "out", num_seeds=1, how=wrong)
+    assert not calls
+
+
+def test_points_and_images_are_not_unknown_to_each_other(data):
+    images = plan_runs(small_table(data), num_seeds=1)[0].config
+    with pytest.raises(ConfigError, match=r"'two_moons' holds points,.* must hold images too"):
+        table_check.check_unknown_sets(images, ("two_moons",))
+    points = dataclasses.replace(images, data="two_moons")
+    with pytest.raises(ConfigError, match=r"'digits' holds images, and the run reads points"):
+        table_check.check_unknown_sets(points, ("digits",))
+
+
+def test_of_a_folder_of_unknown_images_only_the_first_is_read(
+    data, tmp_path, write_photos, monkeypatch
+):
+    config = plan_runs(small_table(data), num_seeds=1)[0].config
+    photos, read = write_photos(tmp_path / "photos"), []
+    write_photos(tmp_path / "photos" / "ood-far")
+
+    def read_one(path, **options):
+        read.append(path)
+        return read_image(path, **options)
+
+    monkeypatch.setattr(table_check, "read_image", read_one)
+    specs = (str(photos), f"{photos}:ood-far", str(data / ".." / "shades:ood-stripes"))
+    table_check.check_unknown_sets(config, specs)
+    assert [path.relative_to(photos).parts[:2] for path in read] == [
+        ("test", "0"),
+        ("ood-far", "test"),
+    ]
 
 
 @pytest.fixture

@@ -74,6 +74,8 @@ def predict_files(
     Args:
         seed: of the draws of a sampling method.
     """
+    if isinstance(files, str | os.PathLike):
+        raise ConfigError(f"files ('{files}') must be a list of files; give ['{files}'].")
     if run.config.img_size is None:
         raise ConfigError(f"{run.path} was trained on points, not on images; it cannot read files.")
     if batch_size < 1:

@@ -39,6 +39,8 @@ def evaluate(
         about: what was run, kept in the record for its reader.
     """
     config = config or EvaluationConfig()
+    for name, given in (("ood", ood), ("corrupted", corrupted)):
+        _check_mapping(name, given)
     ood, corrupted = dict(ood or {}), dict(corrupted or {})
     _check(predictions, ood, corrupted)
     test = predictions.name
@@ -70,6 +72,18 @@ def evaluate(
 
 def _set(name: str, role: str, predictions: Predictions) -> EvaluatedSet:
     return EvaluatedSet(name=name, role=role, num_samples=len(predictions))
+
+
+def _check_mapping(name: str, given: object) -> None:
+    """Raise unless sets are given as predictions by name."""
+    rule = f"must be predictions by their names; give {name}={{'NAME': predictions}}, of predict_run or from_arrays."
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name} (a {type(given).__name__}) {rule}")
+    for key, entry in given.items():
+        if not isinstance(entry, Predictions):
+            raise ConfigError(f"{name}['{key}'] (a {type(entry).__name__}) {rule}")
 
 
 def _check(

@@ -18,8 +18,8 @@ from lrformer.data import (
     select_classes,
 )
 from lrformer.data.channels import match_channels
-from lrformer.data.folder_layout import OOD_PREFIX
-from lrformer.data.loading import is_image_folder
+from lrformer.data.folder_layout import LABELED_SPLITS, OOD_PREFIX
+from lrformer.data.loading import WHOLE_TRAINING_SET, is_image_folder
 from lrformer.training import RunConfig, TrainConfig
 
 OTHER_CLASSES = "other-classes"
@@ -117,12 +117,75 @@ def load_ood_split(
     """
     if spec == OTHER_CLASSES:
         return OTHER_CLASSES, _load_other_classes(config, root=root)
-    place, split = parse_place(spec)
-    if split is None:
-        names = list_splits(place, root=root or config.train.root)
-        split = next((name for name in ("test", "val") if name in names), names[0])
+    place, split = ood_place(spec, root=root or config.train.root)
     loaded = _load(config, place, split, root=root)
     return ood_name(spec), loaded
+
+
+def ood_place(spec: str, *, root: str | Path | None) -> tuple[str, str]:
+    """Return place and split of an unknown set; the split is `test`, else `val`, where none is named."""
+    place, split = parse_place(spec)
+    if split is None:
+        names = list_splits(place, root=root)
+        split = next((name for name in ("test", "val") if name in names), names[0])
+    return place, split
+
+
+def describe_samples(split: Split) -> str:
+    """Return what a split holds: `images` or `points`."""
+    return "images" if split.is_image else "points"
+
+
+def check_samples(spec: str, found: str, *, known: str) -> None:
+    """Raise where an unknown set holds other samples than the run reads, both as `describe_samples` says them."""
+    if found != known:
+        raise ConfigError(
+            f"'{spec}' holds {found}, and the run reads {known}; an unknown set must hold {known} too."
+        )
+
+
+def seen_part(
+    config: RunConfig, split: Split, *, data: str | None = None, root: str | Path | None = None
+) -> str | None:
+    """Return which part of what the run was made from a split is: `train`, `val`, `train+val`; None for any other.
+
+    Args:
+        split: that `load_test_split` returned for `data`.
+    """
+    place, asked = (config.train.data, None) if data is None else parse_place(data)
+    part = asked or split.name.rpartition("/")[2]
+    if part in ("train", "val", WHOLE_TRAINING_SET):
+        if data is not None and not _is_own_place(config, place, root=root):
+            return None
+        if part == WHOLE_TRAINING_SET:
+            # Nothing is cut from the training set where there is a validation split beside it.
+            is_cut = len(_load(config, place, "train", root=root)) < len(split)
+            return part if is_cut else "train"
+        return part
+    if split.digest is not None and split.digest == config.data_digest:
+        return "train"
+    # A directory of the run's own folder is a place, too.
+    own, path = _resolve(config.train.data), _resolve(place)
+    is_inside = config.train.data not in DATASETS and place not in DATASETS and path.parent == own
+    return path.name if is_inside and path.name in LABELED_SPLITS and path.name != "test" else None
+
+
+def _is_own_place(config: RunConfig, place: str, *, root: str | Path | None) -> bool:
+    """Return whether a place is where the run's data lay, or holds the same training data."""
+    own = config.train.data
+    if place == own:
+        return True
+    if own not in DATASETS and place not in DATASETS and _resolve(place) == _resolve(own):
+        return True
+    if config.data_digest is None or "train" not in list_splits(
+        place, root=root or config.train.root
+    ):
+        return False
+    return _load(config, place, "train", root=root).digest == config.data_digest
+
+
+def _resolve(place: str) -> Path:
+    return Path(place).expanduser().resolve()
 
 
 def check_unknown(data: str, spec: str) -> None:
@@ -133,15 +196,22 @@ def check_unknown(data: str, spec: str) -> None:
     if place in DATASETS or data in DATASETS:
         is_own = place == data
     else:
-        whole, part = (Path(name).expanduser().resolve() for name in (data, place))
+        whole, part = _resolve(data), _resolve(place)
         is_own = part.is_relative_to(whole) or whole.is_relative_to(part)
         if part != whole and part.is_relative_to(whole):
             split = part.relative_to(whole).parts[0]
     if is_own and not (split or "").startswith(OOD_PREFIX):
         raise ConfigError(
-            f"'{spec}' is what the run was trained or is measured on, and not unknown to it; its unknown sets are "
-            f"{place}:{OOD_PREFIX}NAME, where it has any, and the classes that were left out are '{OTHER_CLASSES}'."
+            f"'{spec}' is what the run was trained or is measured on, and not unknown to it; {_unknown_of(data)}the classes "
+            f"that were left out are '{OTHER_CLASSES}'."
         )
+
+
+def _unknown_of(data: str) -> str:
+    """Return the beginning of a sentence that says where the unknown sets of a folder are; a data set has none."""
+    if data in DATASETS:
+        return ""
+    return f"its unknown sets are {data}:{OOD_PREFIX}NAME, where it has any, and "
 
 
 def ood_name(spec: str) -> str:
@@ -151,7 +221,7 @@ def ood_name(spec: str) -> str:
     place, split = parse_place(spec)
     if split is not None and split.startswith(OOD_PREFIX):
         return split
-    return place if place in DATASETS else Path(place).expanduser().resolve().name
+    return place if place in DATASETS else _resolve(place).name
 
 
 def parse_corruptions(specs: Sequence[str]) -> list[tuple[str, int]]:

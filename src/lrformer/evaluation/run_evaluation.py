@@ -19,17 +19,27 @@ from lrformer.evaluation.predict import DEFAULT_BATCH_SIZE, Advance, predict_bat
 from lrformer.evaluation.predictions import Predictions
 from lrformer.evaluation.results import Results
 from lrformer.evaluation.run_data import (
+    check_samples,
     check_unknown,
     default_ood,
+    describe_samples,
     load_ood_split,
     load_test_split,
     parse_corruptions,
     parse_place,
+    seen_part,
 )
 from lrformer.training import Run, load_run
 from lrformer.training.journal import read_log
 from lrformer.training.metrics_file import read_metrics
 from lrformer.training.run_folder import describe_temperature
+
+_FITTED = "temperature and threshold were fitted on"
+_SEEN = {
+    "train": "the run was trained on this one",
+    "val": f"{_FITTED} this one",
+    "train+val": f"the run was trained on most of this one, {_FITTED} the rest",
+}
 
 
 def predict_run(
@@ -111,11 +121,13 @@ def evaluate_run(
         if data is not None:
             check_unknown(parse_place(data)[0], spec)
         name, split = load_ood_split(run.config, spec, root=root)
+        check_samples(spec, describe_samples(split), known=describe_samples(test))
         if name in unknown:
             raise ConfigError(
                 f"two OOD sets are named '{name}'; give their folders different names."
             )
         unknown[name] = split
+    seen = seen_part(run.config, test, data=data, root=root)
     settings = {
         "is_calibrated": is_calibrated,
         "batch_size": batch_size,
@@ -137,7 +149,7 @@ def evaluate_run(
         ood=outside,
         corrupted=corrupted,
         config=config,
-        about=_about(run, test, is_calibrated=is_calibrated, is_own=data is None),
+        about=_about(run, test, is_calibrated=is_calibrated, is_own=data is None, seen=seen),
     )
     history = tuple(read_log(run.path))
     return Results(scores=scores, test=known, ood=outside, gallery=gallery, history=history)
@@ -151,8 +163,24 @@ def _weights_before(run: Run) -> str:
     return run.config.train.start or "random weights"
 
 
-def _about(run: Run, test: Split, *, is_calibrated: bool, is_own: bool) -> dict[str, Any]:
-    """Return what a reader wants to know first of what was run, then everything else."""
+def _name_with_note(test: Split, *, is_own: bool, seen: str | None) -> str:
+    """Return the name of a test set, with a note where the run has learned from it."""
+    if seen is None:
+        return test.name
+    # Only where no other data were asked for does the run's own data lack a test split.
+    reason = "there is no test split; " if is_own else ""
+    return f"{test.name} ({reason}{_SEEN[seen]})"
+
+
+def _about(
+    run: Run, test: Split, *, is_calibrated: bool, is_own: bool, seen: str | None = None
+) -> dict[str, Any]:
+    """Return what a reader wants to know first of what was run, then everything else.
+
+    Args:
+        is_own: whether no other data were asked for than the run's own test set.
+        seen: the part of what the run was made from that `test` is, as `seen_part` says it.
+    """
     train = run.config.train
     device = "cpu"
     if run.device.type == "cuda":
@@ -163,9 +191,7 @@ def _about(run: Run, test: Split, *, is_calibrated: bool, is_own: bool) -> dict[
         "model": train.model,
         "started from": _weights_before(run),
         "data": train.data,
-        "evaluated on": f"{test.name} (there is no test split; temperature and threshold were fitted on this one)"
-        if is_own and test.name.endswith("/val")
-        else test.name,
+        "evaluated on": _name_with_note(test, is_own=is_own, seen=seen),
         "epochs": train.epochs,
         "seed": train.seed,
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",

@@ -12,6 +12,8 @@ from lrformer.training.metrics_file import METRICS_FILE, read_metrics, update_me
 
 SCHEMA = 1
 SECTION = "evaluation"
+# The mean over several runs, which is no evaluation of one.
+SEEDS_FILE = "seeds.json"
 # Everything else that is measured is better when it is smaller.
 HIGHER_IS_BETTER = ("accuracy", "auroc", "aupr")
 # Figures that describe and do not judge: a model is not better for having more or less of them.
@@ -105,6 +107,15 @@ class Scores:
                 f"no set '{dataset}' was evaluated.{did_you_mean(dataset, sets)} There are: "
                 f"{', '.join(sets)}."
             )
+        if score and score not in self.given_scores:
+            raise ConfigError(
+                f"the model gave no score '{score}'.{did_you_mean(score, self.given_scores)} There are: "
+                f"{', '.join(self.given_scores)}."
+            )
+        if score and name in self.select(dataset=dataset):
+            raise ConfigError(f"'{name}' ranks by no score; leave score ('{score}') out.")
+        if score:
+            known = self.select(dataset=dataset, score=score)
         raise ConfigError(
             f"'{name}' was not measured on {dataset}{f' by {score}' if score else ''}."
             f"{did_you_mean(name, known)} There are: {', '.join(known)}."
@@ -127,6 +138,11 @@ def is_evaluated(folder: str | Path) -> bool:
 def load_scores(folder: str | Path) -> Scores:
     """Return the scores that `save_scores` put into `folder`."""
     record = read_metrics(Path(folder)).get(SECTION)
+    if record is None and (Path(folder) / SEEDS_FILE).is_file():
+        raise ConfigError(
+            f"{folder} holds {SEEDS_FILE}, the mean over several runs, and no evaluation of one. Each of the runs has its "
+            "own report: run `lrformer report RUN` with the folder of one of them."
+        )
     if not isinstance(record, dict):
         raise ConfigError(
             f"{folder} has not been evaluated: there is no {METRICS_FILE} with the section "

@@ -6,13 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lrformer.core import ConfigError, LRFormerError, to_record
-from lrformer.data import DATASETS, list_splits, load_dataset
+from lrformer.data import list_splits, load_dataset, read_image
+from lrformer.data.folder_layout import (
+    has_split_layout,
+    labeled_splits,
+    ood_splits,
+    scan_labeled,
+    scan_unlabeled,
+)
+from lrformer.data.loading import is_image_folder
 from lrformer.evaluation.run_data import (
     OTHER_CLASSES,
     check_other_classes,
+    check_samples,
     check_unknown,
+    describe_samples,
     ood_name,
-    parse_place,
+    ood_place,
 )
 from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_run import PlannedRun
@@ -71,21 +81,47 @@ def _check_written(run: PlannedRun) -> None:
 
 
 def check_unknown_sets(config: TrainConfig, ood: tuple[str, ...]) -> None:
-    """Raise where an unknown set is not there, is known, or has the name of another."""
+    """Raise where an unknown set is not there, is empty, of another kind, known, or has the name of another."""
     for spec in ood:
         if spec == OTHER_CLASSES:
             check_other_classes(config)
             continue
         check_unknown(config.data, spec)
-        place, split = parse_place(spec)
+        place, split = ood_place(spec, root=config.root)
         names = list_splits(place, root=config.root)
-        if split is not None and split not in names:
+        if split not in names:
             raise ConfigError(f"{place} has no split '{split}'; it has {', '.join(names)}.")
-        if place in DATASETS:
-            load_dataset(place, split=split or "test", root=config.root)
+        if is_image_folder(place):
+            _check_files(Path(place).expanduser().resolve(), split)
+        found = _samples(config, place, split)
+        check_samples(spec, found, known=_samples(config, config.data, "train"))
     for name, number in Counter(map(ood_name, ood)).items():
         if number > 1:
             raise ConfigError(
                 f"{number} unknown sets are named '{name}' ({', '.join(ood)}); name each once, or give their folders "
                 "different names."
             )
+
+
+def _samples(config: TrainConfig, place: str, split: str) -> str:
+    """Return what a split holds, as `describe_samples` says it; files are images."""
+    if is_image_folder(place):
+        return "images"
+    loaded = load_dataset(
+        place, split=split, root=config.root, val_fraction=config.val_fraction, seed=config.seed
+    )
+    return describe_samples(loaded)
+
+
+def _check_files(folder: Path, split: str) -> None:
+    """Raise where a split of an image folder has no image; only the first one is read, an evaluation reads all."""
+    if not has_split_layout(folder):
+        found = scan_unlabeled(folder)
+    else:
+        labeled = {name: scan_labeled(folder, name) for name in labeled_splits(folder)}
+        is_unknown = split in ood_splits(folder)
+        # A validation split that is not there is cut from the training set.
+        found = (
+            scan_unlabeled(folder / split) if is_unknown else labeled.get(split, labeled["train"])
+        )
+    read_image(found.files[0], channels=3)
