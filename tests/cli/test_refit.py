@@ -1,8 +1,10 @@
 """`lrformer refit` as a person uses it: what is printed, and what is refused before anything is written."""
 
 import re
+import shutil
 import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -12,6 +14,7 @@ from tests.training.small import QUIET, small, weights
 
 FITTED = {"head": "fitted", "feature_scale": "calibrate", "num_random_features": 64}
 LONG = ["--method-option", "length_scale=4", "--method-option", "choose_length_scale=true"]
+FACTOR = ["--method-option", "mean_field_factor=3"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,33 @@ def test_prepared_data_may_have_moved_and_a_refitted_run_may_be_refitted(source,
     assert invoke(tmp_path / "new", "--out", tmp_path / "back", *back).exit_code == 0
     assert weights(tmp_path / "back") == weights(source)
     assert load_run(tmp_path / "back").config.train.root == str(moved)
+
+
+def test_of_data_that_have_moved_the_place_is_named_and_their_content_is_compared(
+    tmp_path, monkeypatch
+):
+    old, new, out = tmp_path / "old", tmp_path / "new", tmp_path / "out"
+    old.mkdir()
+    draw = np.random.default_rng(0)
+    for split in ("train", "test"):
+        np.save(old / f"{split}-x.npy", draw.integers(0, 255, (96, 8, 8, 1), np.uint8))
+        np.save(old / f"{split}-y.npy", np.repeat(np.arange(4), 24))
+    config = small(data=str(old), classes=None, method_overrides=FITTED, epochs=1)
+    train(config, tmp_path / "run", runtime=QUIET)
+    shutil.move(old, new)
+    refused = invoke(tmp_path / "run", "--out", out, *FACTOR)
+    assert f"no longer in {old}; name the place where they lie now with --data" in str(
+        refused.exception
+    )
+    monkeypatch.chdir(tmp_path)
+    result = invoke(tmp_path / "run", "--out", out, *FACTOR, "--data", "new")
+    assert result.exit_code == 0, result.output
+    assert load_run(out).config.train.data == str(new)
+    np.save(new / "train-x.npy", draw.integers(0, 255, (96, 8, 8, 1), np.uint8))
+    (new / "train.json").unlink()
+    other = invoke(tmp_path / "run", "--out", tmp_path / "other", *FACTOR, "--data", new)
+    assert "were trained on other data" in str(other.exception)
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(

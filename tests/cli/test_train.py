@@ -4,19 +4,23 @@ import re
 import signal
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from lrformer import training
 from lrformer.cli.main import app, main
 from lrformer.core import ConfigError
+from lrformer.data import preparation_lines
 from lrformer.methods import METHODS
 from lrformer.training import OptimizerConfig, TrainConfig, load_run
 from lrformer.training.config import LARGEST_DEFAULT_BATCH, default_batch_size
 from lrformer.training.step import OptimizerStep
 
+TINY = ["--model-option", "depth=1", "--model-option", "embed_dim=16"]
 SMALL = [
-    *("--model-option", "depth=1", "--model-option", "embed_dim=16"),
+    *TINY,
     *("--method-option", "num_random_features=32"),
     *("--classes", "0,1,2", "--device", "cpu", "--quiet"),
 ]
@@ -63,6 +67,25 @@ def test_several_seeds_make_several_runs(tmp_path):
     result = CliRunner().invoke(app, ["train", *options])
     assert result.exit_code == 0, result.output
     assert [load_run(tmp_path / f"seed-{n}").config.train.seed for n in (0, 1)] == [0, 1]
+
+
+def test_what_is_prepared_for_long_is_said_unless_it_is_to_be_quiet(tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    for kind in ("cat", "dog"):
+        (tmp_path / "pets" / "train" / kind).mkdir(parents=True)
+        for number in range(8):
+            pixels = draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pets" / "train" / kind / f"{number}.png")
+    monkeypatch.setattr(preparation_lines, "SECONDS_TO_FIRST_LINE", 0.0)
+    options = ["--epochs", "1", "--method", "deterministic", "--device", "cpu"]
+    for out, more in (("loud", []), ("quiet", ["--quiet"])):
+        places = ["--out", str(tmp_path / out), "--root", str(tmp_path / f"{out}-cache")]
+        words = ["train", str(tmp_path / "pets"), *places, *TINY, *options, *more]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        said = "preparing image folder pets/train: 1 of 16 images\n"
+        assert (said in result.stderr) == (out == "loud")
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(

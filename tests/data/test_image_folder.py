@@ -1,13 +1,23 @@
 import errno
+import itertools
 import multiprocessing
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from lrformer.core import ConfigError
-from lrformer.data import file_split, folder_layout, list_splits, load_dataset, read_image
+from lrformer.data import (
+    cache,
+    file_split,
+    folder_layout,
+    list_splits,
+    load_dataset,
+    preparation_lines,
+    read_image,
+)
 
 
 def _pixels(path):
@@ -309,3 +319,47 @@ def test_a_training_image_among_the_unknown_is_refused(tmp_path, write_folder, w
     with pytest.raises(ConfigError, match="is the same image as"):
         load_dataset(folder, split="ood-cars", root=tmp_path / "c")
     assert len(load_dataset(folder, root=tmp_path / "c")) == 8
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "pets")
+    (tmp_path / "file").touch()
+    said = rf"prepared images are kept in {tmp_path}/file/c/pets-\w+, .* \(Not a directory\); .* \(--root FOLDER\)"
+    with pytest.raises(ConfigError, match=said):
+        load_dataset(folder, root=tmp_path / "file" / "c")
+
+
+def test_of_a_read_only_cache_what_is_prepared_is_read_and_the_rest_is_refused(
+    tmp_path, write_folder, write_image, monkeypatch
+):
+    folder = write_folder(tmp_path / "pets")
+    write_image(folder / "ood-cars" / "0.png", seed=100)
+    load_dataset(folder, root=tmp_path / "c")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(cache.FileLock, "acquire", refuse)
+    monkeypatch.setattr(cache, "write_atomically", refuse)
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    assert len(load_dataset(folder, root=tmp_path / "c")) == 8
+    assert len(load_dataset(folder, split="val", root=tmp_path / "c")) == 8
+    with pytest.raises(ConfigError, match=r"cannot be written to \(Read-only file system\)"):
+        load_dataset(folder, split="ood-cars", root=tmp_path / "c")
+
+
+def test_a_long_preparation_says_how_far_it_is_and_a_short_one_nothing(
+    tmp_path, write_folder, monkeypatch, capsys
+):
+    folder = write_folder(tmp_path / "pets", splits=("train",), count=10)
+    load_dataset(folder, root=tmp_path / "short")
+    assert capsys.readouterr() == ("", "")
+    clock = itertools.count(step=4.0)
+    monkeypatch.setattr(preparation_lines, "time", SimpleNamespace(monotonic=clock.__next__))
+    load_dataset(folder, root=tmp_path / "long")
+    # The third look is the first after 5 seconds, and every eighth after it the first after 30.
+    lines = [f"preparing image folder pets/train: {done} of 20 images\n" for done in (2, 10, 18)]
+    assert capsys.readouterr() == ("", "".join(lines))
+    with preparation_lines.show_preparation(False):
+        load_dataset(folder, root=tmp_path / "quiet")
+    assert capsys.readouterr() == ("", "")

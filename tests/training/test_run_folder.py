@@ -33,7 +33,7 @@ from lrformer.training.atomic_files import (
     write_tensors,
 )
 from lrformer.training.backbone import backbone_img_size, describe_backbone
-from lrformer.training.claim import claim_folder, sole_process
+from lrformer.training.claim import check_same, claim_folder, sole_process
 from lrformer.training.metrics_file import is_finished
 from lrformer.training.run_config import read_run_config, write_run_config
 from lrformer.training.run_folder import save_method, write_decision
@@ -196,6 +196,35 @@ def test_a_folder_in_which_nothing_was_trained_takes_other_settings(run_folder, 
     (new / "log.jsonl").touch()
     with pytest.raises(ConfigError, match="belongs to a run with other settings"):
         claim_folder(new, before)
+
+
+@pytest.mark.parametrize("name", ["data_digest", "class_names", "mean"])
+def test_of_data_that_have_moved_it_is_the_content_that_must_be_the_same(
+    run_folder, tmp_path, name
+):
+    def at(place: str, **changes):
+        base = read_run_config(run_folder)
+        moved = dataclasses.replace(base.train, data=str(tmp_path / place))
+        return dataclasses.replace(base, train=moved, **{"data_digest": "one", **changes})
+
+    there = at("old")
+    others = {"data_digest": "two", name: {"class_names": ("x",), "mean": (9.0,)}.get(name, "two")}
+    check_same(tmp_path, there, at("new"))
+    said = rf"run on other data: .* lay in {tmp_path}/old, and .* in {tmp_path}/new are not the same, for their \w+ is"
+    with pytest.raises(ConfigError, match=said):
+        check_same(tmp_path, there, at("new", **others))
+    # A setting is named first, and so is the place as long as the data are there or of unknown content.
+    settings = dataclasses.replace(at("new").train, seed=1)
+    with pytest.raises(ConfigError, match="other settings: seed is"):
+        check_same(tmp_path, there, dataclasses.replace(at("new", **others), train=settings))
+    with pytest.raises(ConfigError, match="other settings: data is"):
+        check_same(tmp_path, there, at("new", data_digest=None))
+    digits = dataclasses.replace(there, train=dataclasses.replace(there.train, data="digits"))
+    with pytest.raises(ConfigError, match="other settings: data is 'digits' there"):
+        check_same(tmp_path, digits, at("new", **others))
+    (tmp_path / "old").mkdir()
+    with pytest.raises(ConfigError, match="other settings: data is"):
+        check_same(tmp_path, there, at("new", **others))
 
 
 def test_a_newer_schema_is_refused_by_name(run_folder):

@@ -227,18 +227,19 @@ def _finish(results: "Results", folder: Path | None, *, report: bool) -> None:
 def _show_seeds(scores: "SeedScores", out: Path | None) -> None:
     """Write every metric over the runs, and show mean and interval."""
     from lrformer.core import to_record
+    from lrformer.evaluation.scores import SEEDS_FILE
     from lrformer.reports.tables import text_rows
     from lrformer.training.atomic_files import write_json
 
     if out is not None:
-        write_json(out / "seeds.json", to_record(scores))
+        write_json(out / SEEDS_FILE, to_record(scores))
     _show(
         f"{scores.num_seeds} runs; uncertainty by {scores.default_score}",
         "mean",
         text_rows(scores),
     )
     if out is not None:
-        typer.echo(f"Over the seeds: {out / 'seeds.json'}")
+        typer.echo(f"Over the seeds: {out / SEEDS_FILE}")
 
 
 def _show(title: str, value: str, rows: list[tuple[str, str, str, str]]) -> None:

@@ -19,6 +19,14 @@ def refit(
             help="Of the method's config, of what acts after training; repeatable.",
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Where the run's data lie now, if they have moved.",
+            show_default="as in the run",
+        ),
+    ] = None,
     root: Annotated[
         str | None,
         typer.Option(help="Where prepared data are kept.", show_default="as in the run"),
@@ -33,12 +41,14 @@ def refit(
     Example: lrformer refit runs/sngp --out runs/sngp-20 --method-option mean_field_factor=20
     """
     from lrformer.core import ConfigError
+    from lrformer.data import DATASETS
     from lrformer.training import RuntimeConfig, train
     from lrformer.training.run_config import read_run_config
 
     there = read_run_config(place).train
     config = dataclasses.replace(
         there,
+        data=data or there.data,
         root=root or there.root,
         method_overrides={
             **there.method_overrides,
@@ -49,6 +59,10 @@ def refit(
         raise ConfigError(
             f"no setting differs from those of {place}, and the new run would be the same; name one with "
             "--method-option NAME=VALUE."
+        )
+    if data is None and there.data not in DATASETS and not Path(there.data).expanduser().is_dir():
+        raise ConfigError(
+            f"the data of {place} are no longer in {there.data}; name the place where they lie now with --data PLACE."
         )
     runtime = RuntimeConfig(device=device)
     report_run(out, train(config, out, runtime=runtime, weights_of=place))

@@ -76,10 +76,24 @@ def is_prepared(folder: Path, split: str) -> bool:
 
 @contextmanager
 def preparing(folder: Path) -> Iterator[None]:
-    """Keep other processes from preparing into `folder` inside the block; they wait, and then find it done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".preparing.lock"):
+    """Keep other processes from preparing into `folder` inside the block; they wait, and then find it done.
+
+    Raises:
+        ConfigError: when nothing can be written into `folder`.
+    """
+    lock = FileLock(folder / ".preparing.lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise ConfigError(
+            f"prepared images are kept in {folder}, which cannot be written to ({error.strerror or error}); name "
+            "another place with root (--root FOLDER)."
+        ) from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def prepared_splits(folder: Path) -> list[str]:

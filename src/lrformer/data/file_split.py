@@ -20,6 +20,7 @@ from lrformer.data.cache import (
     write_atomically,
 )
 from lrformer.data.image_file import read_image
+from lrformer.data.preparation_lines import PreparationLines
 
 ROWS_AT_A_TIME = 512
 # An error names this many files besides the first.
@@ -107,6 +108,7 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
             return error
 
     wrong: list[ConfigError] = []
+    lines = PreparationLines(split.source, len(split.files))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(done, len(split.files), ROWS_AT_A_TIME):
             block = split.files[start : start + ROWS_AT_A_TIME]
@@ -115,6 +117,7 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
                     wrong.append(image)
                 else:
                     array[row] = image
+                lines.update(row + 1)
             if wrong:
                 continue  # the rest is only looked at, so that one error names all files
             array.flush()

@@ -8,6 +8,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lrformer.core import ConfigError, to_record
+from lrformer.data import DATASETS
 from lrformer.training.run_config import CONFIG_FILE, RunConfig, read_run_config, write_run_config
 
 # Data may move; what they are is compared by class names, statistics and the digest of their files.
@@ -81,6 +82,12 @@ def check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
     found = first_difference(there, here)
     if found is not None:
         name, before, now = found
+        if name in FROM_DATA and have_moved(there, here):
+            raise ConfigError(
+                f"{folder} belongs to a run on other data: it was made of those that lay in {there.train.data}, and those "
+                f"in {here.train.data} are not the same, for their {name} is {before!r} there and {now!r} here. Name the "
+                "place of the same data to go on, or take another folder for a new run."
+            )
         if name in FROM_DATA:
             raise ConfigError(
                 f"{folder} belongs to a run on other data: {describe_change(*found)} Put them back to go on, or take "
@@ -103,10 +110,7 @@ def describe_change(name: str, before: Any, now: Any) -> str:
 def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] | None:
     """Return a setting in which two runs differ, with both values, or None."""
     before, now = _flat(to_record(there)), _flat(to_record(here))
-    # What is gone from where it was, and is there to the byte elsewhere, has moved.
-    is_gone = not Path(there.train.data).expanduser().is_dir()
-    is_alike = there.data_digest == here.data_digest is not None
-    moved = {"train.data"} if is_gone and is_alike else set()
+    moved = {"train.data"} if have_moved(there, here) else set()
     # What the user wrote first, what followed from it after.
     names = sorted(
         {*before, *now} - MOVABLE - moved,
@@ -119,6 +123,16 @@ def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] 
         if there_is != here_is and not (name in PLACES and _is_one_place(there_is, here_is)):
             return name.removeprefix("train."), there_is, here_is
     return None
+
+
+def have_moved(there: RunConfig, here: RunConfig) -> bool:
+    """Return whether the data of `there` are gone from their place, so that those of `here` are compared by content."""
+    places = (there.train.data, here.train.data)
+    digests = (there.data_digest, here.data_digest)
+    if places[0] == places[1] or Path(places[0]).expanduser().is_dir() or None in digests:
+        return False
+    # The name of a data set is a setting, but what it stands for may lie in a folder too.
+    return digests[0] == digests[1] or not any(place in DATASETS for place in places)
 
 
 def _is_one_place(one: Any, other: Any) -> bool:

@@ -13,6 +13,7 @@ from lrformer._version import __version__
 from lrformer.core import ConfigError, seed_everything, to_record
 from lrformer.core.processes import gather_objects
 from lrformer.data import DATASETS, DeviceBatches, Split
+from lrformer.data.preparation_lines import show_preparation
 from lrformer.methods import Method, create_method
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.backbone import (
@@ -85,7 +86,7 @@ def train(
     """Return the finished run in the folder `out`: trained, its posterior, temperature and threshold fitted.
 
     Called again with the same config after an interruption of any kind it goes on where it stopped,
-    on the CPU to the same bits; called on a finished run it only loads it. Under `accelerate launch`
+    on the CPU with as many threads to the same bits; called on a finished run it only loads it. Under `accelerate launch`
     or `torchrun` every process makes the same call.
 
     >>> run = train(TrainConfig(data="digits", epochs=20), "runs/digits")
@@ -111,7 +112,7 @@ def train(
     known = run_in_place_of_start(config, source or folder)
     config = take_model_of_start(config, known, folder=source or folder)
     accelerator = start_accelerator(runtime.device)
-    with accelerator.main_process_first():
+    with accelerator.main_process_first(), show_preparation(not runtime.quiet):
         train_split, val_split = load_splits(config)
     config = resolve(config, train_split)
     check_batch_size(config, train_split, world_size=accelerator.num_processes)
