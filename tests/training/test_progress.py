@@ -52,41 +52,20 @@ def test_a_line_a_minute_is_enough_for_a_log(capsys, monkeypatch) -> None:
     assert [line.split()[1] for line in lines] == ["3/10", "6/10", "9/10", "10/10"]
 
 
-def test_the_steps_of_a_short_epoch_do_not_write_its_line_twice(capsys, monkeypatch) -> None:
+def lines_a_minute(capsys, monkeypatch, *, num_epochs: int, seconds: float) -> list[str]:
+    """Return what epochs of ten steps of so many seconds have shown, with a look after every step."""
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     display = Display(
-        num_epochs=40, num_stages=1, num_steps=400, is_shown=True, seconds_between_lines=60.0
+        num_epochs=num_epochs,
+        num_stages=1,
+        num_steps=10 * num_epochs,
+        is_shown=True,
+        seconds_between_lines=60.0,
     )
-    for epoch in range(40):
+    for epoch in range(num_epochs):
         for step in range(10):
-            clock[0] += 1.0
-            display.update(
-                stage=0,
-                epoch=epoch,
-                done=10 * epoch + step,
-                loss=1.0,
-                accuracy=None,
-                images_per_second=8,
-            )
-        entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
-        display.end_epoch(entry, 10 * (epoch + 1))
-    lines = capsys.readouterr().err.splitlines()
-    shown = [line.split()[1] for line in lines]
-    assert shown == [*(f"{number}/40" for number in range(6, 40, 6)), "40/40"]
-
-
-def test_epochs_that_take_minutes_have_lines_of_their_own_and_some_between(
-    capsys, monkeypatch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    display = Display(
-        num_epochs=3, num_stages=1, num_steps=30, is_shown=True, seconds_between_lines=60.0
-    )
-    for epoch in range(3):
-        for step in range(10):
-            clock[0] += 20.0
+            clock[0] += seconds
             display.update(
                 stage=0,
                 epoch=epoch,
@@ -97,7 +76,19 @@ def test_epochs_that_take_minutes_have_lines_of_their_own_and_some_between(
             )
         entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
         display.end_epoch({**entry, "val_accuracy": 0.5, "val_nll": 1.0}, 10 * (epoch + 1))
-    lines = capsys.readouterr().err.splitlines()
+    return capsys.readouterr().err.splitlines()
+
+
+def test_the_steps_of_a_short_epoch_do_not_write_its_line_twice(capsys, monkeypatch) -> None:
+    lines = lines_a_minute(capsys, monkeypatch, num_epochs=40, seconds=1.0)
+    shown = [line.split()[1] for line in lines]
+    assert shown == [*(f"{number}/40" for number in range(6, 40, 6)), "40/40"]
+
+
+def test_epochs_that_take_minutes_have_lines_of_their_own_and_some_between(
+    capsys, monkeypatch
+) -> None:
+    lines = lines_a_minute(capsys, monkeypatch, num_epochs=3, seconds=20.0)
     assert [line.split()[1] for line in lines if "  val " in line] == ["1/3", "2/3", "3/3"]
     assert sum("  val " not in line for line in lines) == 9
 
