@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import distributed
 from typer.testing import CliRunner
 
 import lrformer
 from lrformer.cli.main import app, main
+from lrformer.core.processes import leave_group
 from lrformer.heads import FlatVarianceWarning
 
 SOURCE = Path(lrformer.__file__).parent.parent
@@ -99,6 +101,27 @@ def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch, capsys):
         main()
     assert stop.value.code == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stop", "is_left"), [(None, True), (KeyboardInterrupt, True), (ValueError, False)]
+)
+def test_the_group_of_processes_is_left_but_not_by_one_that_fails(monkeypatch, stop, is_left):
+    """One that fails leaves it to the launcher to end the others, which wait for it in the group."""
+
+    def fail(pattern: str = "") -> None:
+        raise stop
+
+    monkeypatch.setattr(sys, "argv", ["lrformer", "models"])
+    if stop is not None:
+        monkeypatch.setattr("lrformer.models.list_models", fail)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError if stop is ValueError else SystemExit):
+            main()
+        assert distributed.is_initialized() != is_left
+    finally:
+        leave_group()
 
 
 def test_a_file_in_the_place_of_a_folder_is_one_line(monkeypatch, capsys, tmp_path):

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lrformer.heads import DUQHead, RandomFeatureGP, RandomFeatureGPConfig
+from tests.processes import run_together
 from tests.tolerance import assert_close
 
 
@@ -28,11 +29,8 @@ def run_epoch(head: nn.Module, gp: RandomFeatureGP, batches: list[Tensor]) -> No
     gp.refresh()
 
 
-def run_process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
+def run_process(rank: int, folder: Path) -> None:
+    distributed.init_process_group("gloo")
     x, y = data()
     own, own_y = x[rank * 12 : rank * 12 + 12], y[rank * 12 : rank * 12 + 12]
     result = {}
@@ -48,12 +46,11 @@ def run_process(rank: int, folder: str) -> None:
     for rows in (slice(0, 6), slice(6, 12)):
         duq.update_centroids(own[rows], own_y[rows])
     result["centroids"] = duq.centroids
-    torch.save(result, f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    torch.save(result, folder / f"{rank}.pt")
 
 
 def test_two_processes_give_the_posterior_of_one(tmp_path: Path) -> None:
-    multiprocessing.spawn(run_process, args=(str(tmp_path),), nprocs=2)
+    run_together(run_process, tmp_path)
     results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     x, y = data()
     # One process sees, at each step, what the two saw together.

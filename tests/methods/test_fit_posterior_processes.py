@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
 
 from lrformer.core import ConfigError
 from lrformer.heads import FittedGP, LaplacePosterior, RandomFeatureGPConfig
 from lrformer.methods import create_method
 from lrformer.training.posterior import fit_posterior
 from tests.methods.tiny import tiny_lrformer
+from tests.processes import run_together
 from tests.tolerance import assert_close
 
 CALIBRATED = RandomFeatureGPConfig(num_random_features=32, feature_scale="calibrate")
@@ -80,11 +81,8 @@ def continued(own: Tensor) -> Tensor:
     return second.precision
 
 
-def run_process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
+def run_process(rank: int, folder: Path) -> None:
+    distributed.init_process_group("gloo")
     torch.manual_seed(5 * rank)  # every process draws other random features
     own = data().chunk(2)[rank]
     result = fitted(own)
@@ -97,14 +95,13 @@ def run_process(rank: int, folder: str) -> None:
     result |= {f"{name} alone": variance for name, variance in alone.items()}
     with pytest.raises(ConfigError, match="loader is empty"):
         fitted(data()[:0])
-    torch.save(result, f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    torch.save(result, folder / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> list[dict[str, Tensor]]:
     folder: Path = tmp_path_factory.mktemp("processes")
-    multiprocessing.spawn(run_process, args=(str(folder),), nprocs=2)
+    run_together(run_process, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

@@ -1,22 +1,18 @@
 """Two processes on the CPU give the weights and the posterior of one."""
 
 import dataclasses
-import os
-import socket
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import torch
-from torch import distributed, multiprocessing
 
 from lrformer.data import SHIFT_AND_FLIP
 from lrformer.training import TrainConfig, train
+from tests.processes import run_together
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, flat, small
 from tests.training.test_resume import interrupt, stop_at
 
-NUM_PROCESSES = 2
 CONFIG = small(
     PLAIN,
     name="sgd",
@@ -47,39 +43,17 @@ FITTED = dataclasses.replace(
 OFTEN = dataclasses.replace(QUIET, save_seconds=0.0)
 
 
-def run_process(
-    rank: int, folder: str, port: int, config: TrainConfig, last_step: int | None = None
-) -> None:
+def run_process(rank: int, folder: Path, config: TrainConfig, last_step: int | None = None) -> None:
     """Train as one of the processes; the first of them is interrupted after its step `last_step`."""
-    torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(NUM_PROCESSES),
-        "LOCAL_WORLD_SIZE": str(NUM_PROCESSES),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
     if rank == 0 and last_step is not None:
         stop_at(pytest.MonkeyPatch(), last_step, interrupt)
     with nullcontext() if last_step is None else pytest.raises(KeyboardInterrupt):
         train(config, folder, runtime=OFTEN)
-    assert distributed.get_world_size() == NUM_PROCESSES
-    distributed.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize("config", [CONFIG, FITTED], ids=["trained", "fitted"])
 def test_two_processes_give_the_run_of_one(tmp_path: Path, config: TrainConfig) -> None:
-    multiprocessing.spawn(
-        run_process, args=(str(tmp_path / "two"), free_port(), config), nprocs=NUM_PROCESSES
-    )
+    run_together(run_process, tmp_path / "two", config)
     train(config, tmp_path / "one", runtime=QUIET)
     for name in ("model.safetensors", "posterior.safetensors"):
         one, two = (flat(tmp_path / run, name) for run in ("one", "two"))
@@ -90,14 +64,10 @@ def test_every_process_goes_on_with_its_own_dropout(tmp_path: Path) -> None:
     dropped = {"head_drop_rate": 0.5}
     config = small(PLAIN, epochs=1, batch_size=16, method="mc_dropout", method_overrides=dropped)
 
-    def run(folder: str, *last_step: int) -> None:
-        arguments = (str(tmp_path / folder), free_port(), config, *last_step)
-        multiprocessing.spawn(run_process, args=arguments, nprocs=NUM_PROCESSES)
-
-    run("straight")
-    run("resumed", 2)
+    run_together(run_process, tmp_path / "straight", config)
+    run_together(run_process, tmp_path / "resumed", config, 2)
     assert not (tmp_path / "resumed" / "metrics.json").exists()
-    run("resumed")
+    run_together(run_process, tmp_path / "resumed", config)
     names = ("straight", "resumed")
     straight, resumed = (flat(tmp_path / name, "model.safetensors") for name in names)
     assert_close(resumed, straight, 1e-7)

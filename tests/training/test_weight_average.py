@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
 
 from lrformer.models import WideResNetConfig
 from lrformer.models.spectral import apply_spectral_norm
@@ -11,9 +11,9 @@ from lrformer.training.atomic_files import read_tensors
 from lrformer.training.state import read_state, write_state
 from lrformer.training.step import OptimizerStep
 from lrformer.training.weight_average import WeightAverage, average_weight, running_statistics
+from tests.processes import run_together
 from tests.tolerance import TOLERANCE, assert_close
 from tests.training.small import PLAIN, QUIET, small, weights
-from tests.training.test_processes import free_port
 from tests.training.test_resume import interrupt, stop_at
 
 DECAY = 0.9
@@ -144,10 +144,8 @@ def test_a_state_without_averaged_statistics_goes_on(tmp_path, monkeypatch):
         assert torch.equal(kept[name], tensors[f"model/{name}"])
 
 
-def share_statistics(rank: int, port: int) -> None:
-    torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+def share_statistics(rank: int) -> None:
+    distributed.init_process_group("gloo")
     weight, statistic = nn.Parameter(torch.full((2,), 5.0)), torch.zeros(3)
     average = WeightAverage([weight], [statistic])
     statistic += rank + 1
@@ -155,8 +153,7 @@ def share_statistics(rank: int, port: int) -> None:
     with average.swapped_in():
         assert torch.equal(statistic, torch.full((3,), 0.5))
     assert torch.equal(statistic, torch.full((3,), rank + 1.0))
-    distributed.destroy_process_group()
 
 
 def test_all_processes_take_the_statistics_of_the_first():
-    multiprocessing.spawn(share_statistics, args=(free_port(),), nprocs=2)
+    run_together(share_statistics)

@@ -108,4 +108,14 @@ def main() -> None:
                 "and bounds begin anew.",
                 err=True,
             )
+        if stop.code in (None, 0, EXIT_INTERRUPTED):
+            _leave_group()
         raise
+
+
+def _leave_group() -> None:
+    """Leave the processes that trained together; a command that did not need torch does not import it for that."""
+    if "torch" in sys.modules:
+        from lrformer.core.processes import leave_group
+
+        leave_group()

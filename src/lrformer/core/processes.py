@@ -1,5 +1,6 @@
 """What several processes of one training share."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -55,3 +56,10 @@ def take_from_first(*tensors: Tensor) -> None:
     if num_processes() > 1:
         for tensor in tensors:
             distributed.broadcast(tensor, src=0)
+
+
+def leave_group() -> None:
+    """Leave the others, where there is a group; one that lasts as long as the interpreter may abort it at its end."""
+    if distributed.is_available() and distributed.is_initialized():
+        gc.collect()  # a model that was wrapped for the group holds it, in a cycle
+        distributed.destroy_process_group()
