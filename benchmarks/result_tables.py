@@ -336,13 +336,10 @@ def _taken(run: TableRun) -> str | None:
 
 
 def _ours(cell: Cell) -> str:
-    """Return the mean over seeds with half its interval; of one seed that of the bootstrap, marked."""
+    """Return the mean over seeds with its interval; of one seed that of the bootstrap, marked."""
     if cell.ours is None:
         return ""
-    low, high = cell.bootstrap or (cell.ours.low, cell.ours.high)
-    if low is None or high is None:
-        return f"{cell.ours.mean:.3f}"
-    return f"{cell.ours.mean:.3f} ± {(high - low) / 2:.3f}{'*' if cell.bootstrap else ''}"
+    return f"{cell.ours.mean:.3f}{cell.spread(3)}{'*' if cell.bootstrap else ''}"
 
 
 RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {

@@ -90,7 +90,7 @@ def test_the_printed_table_has_the_papers_figure_ours_and_the_difference(
     ]
     assert made[0][2].ood == ("svhn", "cifar100")
     words = " ".join(shown.split())
-    assert "0.6200 ±0.025" in words  # 4.303 * 0.01 / sqrt(3)
+    assert "0.6200 ± 0.025" in words  # 4.303 * 0.01 / sqrt(3)
     assert "paper 0.4447" in words
     assert "+0.1753" in words
     assert "6 of 6 runs are finished" in words

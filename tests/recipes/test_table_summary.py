@@ -65,6 +65,21 @@ def test_with_one_seed_the_interval_is_that_of_the_bootstrap():
 
 
 @pytest.mark.parametrize(
+    ("bootstrap", "spread"),
+    [
+        ((0.594, 0.610), " ± 0.008"),
+        ((0.597, 0.610), " (0.597 to 0.610)"),
+        ((0.590, 0.597), " (0.590 to 0.597)"),
+        (None, ""),
+    ],
+)
+def test_an_interval_with_a_long_side_is_written_with_both_ends(bootstrap, spread):
+    record = record_of({row: [{"nll": 0.6}] for row in ROWS})
+    cell = summarize(TABLE, record)[0].cell("nll")
+    assert dataclasses.replace(cell, bootstrap=bootstrap).spread(3) == spread
+
+
+@pytest.mark.parametrize(
     ("plain", "ours", "verdict"),
     [
         ([0.70, 0.72, 0.71], [0.50, 0.51, 0.52], "holds"),

@@ -83,12 +83,10 @@ def _seeds(row: "SummaryRow") -> str:
 
 
 def _cell(cell: "Cell") -> str:
-    """Return ours with half its interval, the paper's figure and the difference, one below the other."""
+    """Return ours with its interval, the paper's figure and the difference, one below the other."""
     if cell.ours is None:
         return ""
-    low, high = cell.bootstrap or (cell.ours.low, cell.ours.high)
-    spread = "" if low is None or high is None else f" ±{(high - low) / 2:.3f}"
-    lines = [f"{cell.ours.mean:.4f}{spread}"]
+    lines = [f"{cell.ours.mean:.4f}{cell.spread(3)}"]
     if cell.printed is not None:
         lines.append(f"paper {cell.printed.value:.4f}")
     if cell.difference is not None:

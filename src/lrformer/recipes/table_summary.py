@@ -36,6 +36,18 @@ class Cell:
     change: SeedInterval | None
     claim: str | None
 
+    def spread(self, digits: int) -> str:
+        """Return the interval beside the mean: ` ± 0.012`, or from where to where if one side is twice the other."""
+        if self.ours is None:
+            return ""
+        low, high = self.bootstrap or (self.ours.low, self.ours.high)
+        if low is None or high is None:
+            return ""
+        below, above = self.ours.mean - low, high - self.ours.mean
+        if max(below, above) > 2 * min(below, above):
+            return f" ({low:.{digits}f} to {high:.{digits}f})"
+        return f" ± {(high - low) / 2:.{digits}f}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow:
