@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from lrformer import training
 from lrformer.cli.main import app, main
+from lrformer.cli.train_command import parse_options
 from lrformer.core import ConfigError
 from lrformer.data import preparation_lines
 from lrformer.methods import METHODS
@@ -107,6 +108,19 @@ def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch,
 def with_options(*settings: str) -> list[str]:
     """Return settings of the method as the command line has them."""
     return [part for setting in settings for part in ("--method-option", setting)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("6", 6), ("+6", 6), ("0.5", 0.5), (".5", 0.5), ("-.5", -0.5), ("5.", 5.0), ("1.e-3", 0.001),
+        ("true", True), ("True", True), ("False", False), ("null", None), ("[8,16]", [8, 16]),
+        ("m", "m"), ("1.2.3", "1.2.3"), ("e5", "e5"), (".", "."), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_value_is_read_as_people_write_it(text, value):
+    (found,) = parse_options([f"name={text}"], "--model-option").values()
+    assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize(

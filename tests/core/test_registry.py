@@ -21,6 +21,14 @@ def test_a_near_miss_gets_a_hint_and_the_list():
     assert (registry.names(), len(registry), "eight" in registry) == (["seven", "eight"], 2, True)
 
 
+@pytest.mark.parametrize("name", [None, 3, ["seven"]])
+def test_what_is_no_name_is_refused_with_the_list(name):
+    registry: Registry[int] = Registry("number")
+    registry.register("seven")(7)
+    with pytest.raises(ConfigError, match="must be a name; known: seven"):
+        registry[name]
+
+
 def test_a_missing_extra_names_its_install_command():
     with pytest.raises(MissingExtraError, match=r"pip install 'lrformer\[due\]'"):
         require_extra("a_package_that_is_nowhere", extra="due")

@@ -236,9 +236,10 @@ def test_wrong_settings_raise_before_anything_happens(settings: dict, message: s
     assert not isinstance(model.blocks[0].attn, MultiheadSelfAttention)
 
 
-def test_a_calibration_batch_that_the_model_cannot_take_is_said_in_words() -> None:
+@pytest.mark.parametrize("batch", [torch.randn(1, 3, 20, 20), [1, 2]], ids=["size", "numbers"])
+def test_a_calibration_batch_that_the_model_cannot_take_is_said_in_words(batch) -> None:
     with pytest.raises(ConfigError, match="cannot take the calibration batch"):
-        convert(timm_model("vit_tiny_patch16_224", depth=1), calibration=torch.randn(1, 3, 20, 20))
+        convert(timm_model("vit_tiny_patch16_224", depth=1), calibration=batch)
 
 
 def test_a_calibration_batch_of_another_kind_raises() -> None:

@@ -86,7 +86,7 @@ def test_a_head_inside_somebodys_model_is_fitted_in_place() -> None:
     model = nn.Sequential(TinyMLP(drop_rate=0.0), head)
     assert fit_posterior(model, loader()) is model
     assert head.is_fitted
-    assert model.training
+    assert not model.training
     train, _, _ = digits()
     phi = head.random_features(model[0](train.tensors[0])).double().detach()
     assert_close(head.posterior.precision[0], phi.T @ phi, 1e-5)
@@ -170,6 +170,37 @@ def test_data_that_can_be_seen_once_only_and_batches_of_names_are_refused() -> N
     with pytest.raises(ConfigError, match="a batch is a dict with pixels"):
         method.fit_posterior([{"pixels": x}])
     method.fit_posterior(x.split(100))
+    with pytest.raises(ConfigError, match=r"loader \(5\) must give batches"):
+        fit_posterior(nn.Linear(2, 2), 5)  # pyright: ignore[reportArgumentType]
+
+
+def _method() -> nn.Module:
+    return small_method("sngp")
+
+
+def _inside() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), FittedGP(16, NUM_CLASSES, SMALL))
+
+
+def _classifier() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, NUM_CLASSES))
+
+
+@pytest.mark.parametrize("build", [_method, _inside, _classifier])
+def test_a_call_of_what_was_fitted_leaves_its_posterior_as_it_is(build) -> None:
+    model = fit_posterior(build().train(), loader(), config=SMALL)
+    heads = [m for m in model.modules() if hasattr(m, "is_fitted")]
+    assert heads
+    model(digits()[1].tensors[0])
+    assert all(head.is_fitted for head in heads)
+
+
+def test_the_state_of_a_classifier_of_any_kind_brings_its_posterior_back() -> None:
+    fitted = fit_posterior(_classifier(), loader(), config=SMALL)
+    again = PosteriorClassifier(_classifier(), SMALL)
+    again.load_state_dict(fitted.state_dict())
+    x = digits()[2]
+    assert torch.equal(again.predict(x).probs, fitted.predict(x).probs)
 
 
 @pytest.mark.parametrize("name", ["sngp", "lrformer"])

@@ -219,6 +219,8 @@ def test_labels_may_be_an_array_and_other_things_are_refused_by_name() -> None:
         fit_abstention([1.0, 2.0])  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="validation is a Tensor"):
         fit_temperature(predictive.logits, y)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="predictive is a Tensor"):
+        fit_abstention(predictive).accepts(predictive.logits)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_fit_that_ends_at_the_largest_temperature_says_so() -> None:

@@ -10,6 +10,7 @@ from lrformer.heads import Predictive
 from lrformer.methods import create_method
 from lrformer.reports import plot_uncertainty
 from lrformer.reports.uncertainty_map import uncertainty_on
+from lrformer.training import fit_posterior
 
 
 def _by_distance(x):
@@ -84,6 +85,15 @@ def test_a_method_is_asked_for_its_own_score_in_blocks_of_any_size(monkeypatch):
     assert values == pytest.approx(expected.numpy(), abs=1e-6)
     monkeypatch.setattr("lrformer.reports.uncertainty_map.POINTS_AT_A_TIME", 7)
     assert uncertainty_on(method, points)[0] == pytest.approx(values, abs=1e-6)
+
+
+def test_a_classifier_with_a_fitted_posterior_shows_its_variance():
+    points = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    classifier = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
+    fitted = fit_posterior(classifier, [torch.from_numpy(points)])
+    values, name = uncertainty_on(fitted, points)
+    assert name == "variance"
+    assert values == pytest.approx(fitted.predict(torch.from_numpy(points)).variance.numpy())
 
 
 def test_what_cannot_be_drawn_is_refused():

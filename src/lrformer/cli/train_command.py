@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -260,7 +261,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def parse_options(pairs: list[str] | None, flag: str) -> dict[str, Any]:
-    """Return `NAME=VALUE` pairs; a value is JSON where it can be, else the text itself."""
+    """Return `NAME=VALUE` pairs; a value is JSON or a number as people write it where it can be, else the text."""
     from lrformer.core import ConfigError
 
     parsed: dict[str, Any] = {}
@@ -268,11 +269,21 @@ def parse_options(pairs: list[str] | None, flag: str) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ConfigError(f"{flag} '{pair}' must be NAME=VALUE, such as depth=6.")
-        try:
-            parsed[name] = json.loads(text)
-        except ValueError:
-            parsed[name] = text
+        parsed[name] = _value(text)
     return parsed
+
+
+def _value(text: str) -> Any:
+    """Return JSON, or what it has no way to write: `.5`, `1.`, `+1`, `True`; anything else is text."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return json.loads(text)
+    except ValueError:
+        is_decimal = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, flags=re.IGNORECASE)
+        if is_decimal is None:
+            return text
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
 
 
 def _augmentation(name: str | None) -> "AugmentConfig | None":

@@ -36,6 +36,10 @@ class Registry(Generic[T]):
         return file_under_name
 
     def __getitem__(self, name: str) -> T:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"{self.kind} ({name!r}) must be a name; known: {', '.join(self._entries)}."
+            )
         try:
             return self._entries[name]
         except KeyError:

@@ -42,7 +42,7 @@ def record(model: nn.Module, names: Sequence[str], batch: Any) -> Recording:
             recording.result.append(main_tensor(_call(model, batch)))
     except ConfigError:
         raise
-    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"the model cannot take the calibration batch ({type(error).__name__}: {error}); give inputs as the model "
             "is called with: a tensor, a tuple of arguments or a dict of keyword arguments."

@@ -47,7 +47,8 @@ def save(
     kind = next((name for name in KINDS if KINDS[name].recognizes(model)), None)
     if kind is None:
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be saved: it is none of the kinds {', '.join(KINDS)}."
+            f"{type(model).__name__} cannot be saved: it is none of the kinds {', '.join(KINDS)}. Keep its state_dict(), and "
+            "load that into a model that is built in the same way."
         )
     conversion = conversion_of(model)
     config = {

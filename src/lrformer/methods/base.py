@@ -199,6 +199,8 @@ def check_repeatable(loader: Loader) -> None:
         raise ConfigError(
             f"loader is a {type(loader).__name__}, which can be gone through only once; give a DataLoader or a list."
         )
+    if not isinstance(loader, Iterable):
+        raise ConfigError(f"loader ({loader!r}) must give batches; give a DataLoader or a list.")
 
 
 @torch.no_grad()

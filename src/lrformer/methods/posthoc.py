@@ -88,7 +88,7 @@ def fit_temperature(
         by_variance: whether it may grow with the posterior variance. The slope is then one of a few, or none at all
             where the likelihood would not tell it from none.
     """
-    _check_predictive(validation)
+    _check_predictive("validation", validation)
     if not isinstance(y, Tensor | np.ndarray):
         raise ConfigError(f"y is a {type(y).__name__}; give a tensor or an array of class indices.")
     if isinstance(y, np.ndarray) and y.dtype.kind in "iu":
@@ -155,10 +155,10 @@ def fit_temperature(
     return best_with(slope, _FINE) if losses[slope] < loss(plain) - _LEAST_GAIN else plain
 
 
-def _check_predictive(validation: object) -> None:
-    if not isinstance(validation, Predictive):
+def _check_predictive(name: str, predictive: object) -> None:
+    if not isinstance(predictive, Predictive):
         raise ConfigError(
-            f"validation is a {type(validation).__name__}; give what predict returned for held-out data."
+            f"{name} is a {type(predictive).__name__}; give the Predictive that predict returned."
         )
 
 
@@ -188,6 +188,7 @@ class AbstentionRule:
 
     def accepts(self, predictive: Predictive) -> Bool[Tensor, " b"]:
         """Return which inputs the model should answer."""
+        _check_predictive("predictive", predictive)
         return predictive.uncertainty(self.score) <= self.threshold
 
 
@@ -200,7 +201,7 @@ def fit_abstention(
         raise ConfigError(
             f"true_positive_rate ({true_positive_rate}) must be above 0 and at most 1."
         )
-    _check_predictive(validation)
+    _check_predictive("validation", validation)
     scores = validation.uncertainty(score).sort().values
     if len(scores) == 0:
         raise ConfigError("validation is empty; a threshold needs at least one prediction.")

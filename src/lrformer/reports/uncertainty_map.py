@@ -13,7 +13,7 @@ from torch import Tensor
 from lrformer.core import ConfigError, make_generator
 from lrformer.heads import Predictive
 from lrformer.methods import Method
-from lrformer.training import Run, load_run
+from lrformer.training import PosteriorClassifier, Run, load_run
 from lrformer.training.atomic_files import replace_file
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Predict = Callable[[Float[Tensor, "b 2"]], Predictive]
 
 
 def plot_uncertainty(
-    model: Run | Method | Predict | str | Path,
+    model: Run | Method | PosteriorClassifier | Predict | str | Path,
     points: Shaped[np.ndarray, "n 2"] | Shaped[Tensor, "n 2"] | None = None,
     labels: Shaped[np.ndarray, " n"] | Shaped[Tensor, " n"] | None = None,
     *,
@@ -46,12 +46,12 @@ def plot_uncertainty(
     """Return a matplotlib figure of the uncertainty of any model on a grid over the plane.
 
     Args:
-        model: a run, the folder of one, a method, or any function from points to a `Predictive`. A run normalizes the
-            points itself; a method or function gets them as they are.
+        model: a run, the folder of one, a method, a classifier that `fit_posterior` gave a variance, or any function from
+            points to a `Predictive`. A run normalizes the points itself; the others get them as they are.
         points: of the data, drawn on top; without `extent` they say how much of the plane to show.
         labels: of the points, for their colors.
-        score: one of the scores that the model gives, or "confidence" for the largest probability; the method's own by
-            default.
+        score: one of the scores that the model gives, or "confidence" for the largest probability; by default the
+            method's own, and the variance of what `fit_posterior` made.
         extent: (x low, x high, y low, y high).
         resolution: grid points along each side.
         axes: where to draw; a new figure by default.
@@ -102,7 +102,7 @@ def plot_uncertainty(
 
 @torch.no_grad()
 def uncertainty_on(
-    model: Run | Method | Predict | str | Path,
+    model: Run | Method | PosteriorClassifier | Predict | str | Path,
     points: Shaped[np.ndarray, "n 2"],
     *,
     score: str | None = None,
@@ -138,6 +138,9 @@ def _predictor(
         return score or model.decision.score, lambda x: model.predict(
             x, generator=make_generator(seed)
         )
+    if isinstance(model, PosteriorClassifier):
+        device = next(model.parameters()).device
+        return score or "variance", lambda x: model.predict(x.to(device), make_generator(seed))
     if isinstance(model, Method):
         device = next(model.parameters()).device
         return score or model.default_score, lambda x: model.predict(

@@ -50,6 +50,9 @@ def fit_posterior(
     by name, such as token ids and their mask, is a dict, in the second and third case; labels in it are left out.
     In distributed training each process brings its own part of the data.
 
+    The model comes back in evaluation mode: a pass in training mode says that it is trained on, and that its posterior
+    is no longer that of its weights.
+
     Raises:
         UnsupportedModelError: when the model is none of the three.
     """
@@ -58,17 +61,17 @@ def fit_posterior(
             f"model (a {type(model).__name__}) must be a module; of a run it is run.method."
         )
     if isinstance(model, Method) and not _is_softmax_method(model):
-        return model.fit_posterior(loader)
+        return model.fit_posterior(loader).eval()
     heads = [m for m in model.modules() if isinstance(m, RandomFeatureGP | FittedGP)]
     if len(heads) == 1:
         _fit_head(model, heads[0], loader)
-        return model
+        return model.eval()
     if len(heads) > 1:
         raise UnsupportedModelError(
             f"{type(model).__name__} has {len(heads)} Gaussian-process heads; fit each by itself "
             "with reset, update and refresh."
         )
-    return PosteriorClassifier(model, config).fit_posterior(loader)
+    return PosteriorClassifier(model, config).fit_posterior(loader).eval()
 
 
 class PosteriorClassifier(nn.Module):
