@@ -50,6 +50,86 @@ def test_a_run_is_measured_shown_and_kept_with_its_report(run):
     assert (run / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize(
+    ("part", "note"),
+    [
+        (":train", "the run was trained on this one"),
+        ("/train", "the run was trained on this one"),
+        (":val", "temperature and threshold were fitted on this one"),
+        ("/val", "temperature and threshold were fitted on this one"),
+    ],
+)
+def test_figures_on_what_the_run_has_learned_from_are_shown_with_a_warning(run, place, part, note):
+    result = invoke("evaluate", run, "--data", f"{place / 'data'}{part}", *FAST)
+    assert result.exit_code == 0, result.output
+    name = load_scores(run).test_set
+    said = f"Warning: {name} is not new to the run: {note}. Figures on new data can be worse.\n"
+    assert said in result.stdout
+    assert said.removeprefix("Warning: ").strip() in (run / "report.html").read_text()
+
+
+def test_figures_on_data_that_are_new_to_the_run_have_no_warning(run):
+    result = invoke("evaluate", run, *FAST)
+    assert "Warning" not in result.output
+    assert "not new to the run" not in (run / "report.html").read_text()
+
+
+def test_a_mean_over_runs_that_have_learned_from_the_data_has_the_warning_too(run, place, tmp_path):
+    other = shutil.copytree(place / "run", tmp_path / "other")
+    change_config(other, seed=1)
+    data = ("--data", f"{place / 'data'}:train", "--no-report")
+    result = invoke("evaluate", run, other, *data, *FAST)
+    after = result.stdout.partition("2 runs")[2]
+    assert after.count("Warning: data/train is not new to the run") == 1
+
+
+def test_an_evaluation_that_will_be_replaced_is_named_before_anything_is_predicted(
+    run, place, tmp_path, monkeypatch
+):
+    first = invoke("evaluate", run, "--no-report", *FAST)
+    assert "replaced" not in first.output
+    with monkeypatch.context() as patch:
+        patch.setattr("lrformer.evaluation.evaluate_run", None)
+        stopped = invoke("evaluate", run, *FAST)
+    said = f"The earlier evaluation on data/test in {run} will be replaced; "
+    assert f"{said}--out FOLDER keeps it.\n" in stopped.stderr
+    before = (run / "metrics.json").read_bytes()
+    out = tmp_path / "results"
+    apart = ("--data", f"{place / 'data'}:val", "--out", out, "--no-report")
+    assert "replaced" not in invoke("evaluate", run, *apart, *FAST).output
+    assert (run / "metrics.json").read_bytes() == before
+    again = invoke("evaluate", run, *apart, *FAST)
+    assert f"on data/val in {out} will be replaced; another --out FOLDER" in again.stderr
+
+
+def test_of_several_runs_each_is_named_that_has_an_evaluation(run, place, tmp_path):
+    other = shutil.copytree(place / "run", tmp_path / "other")
+    change_config(other, seed=1)
+    assert invoke("evaluate", other, "--no-report", *FAST).exit_code == 0
+    result = invoke("evaluate", run, other, "--out", tmp_path / "seeds", "--no-report", *FAST)
+    way_out = "evaluate that run by itself with --out FOLDER to keep it"
+    assert result.stderr.count("will be replaced") == 1
+    assert f"in {other} will be replaced; {way_out}.\n" in result.stderr
+
+
+def test_an_evaluation_that_cannot_be_read_is_replaced_and_said_to_be(run):
+    metrics = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").write_text(json.dumps({**metrics, "evaluation": {"schema": 0}}))
+    result = invoke("evaluate", run, "--no-report", *FAST)
+    assert result.exit_code == 0, result.output
+    assert f"The earlier evaluation in {run} will be replaced; " in result.stderr
+
+
+def test_unknown_sets_are_those_of_the_place_that_is_measured_and_none_is_said(run, place):
+    data = place / "data"
+    whole = invoke("evaluate", run, "--data", f"{data}:train", "--no-report", *FAST)
+    assert "ood-gray" in whole.stdout
+    assert "Unknown data" not in whole.stdout
+    part = invoke("evaluate", run, "--data", data / "train", "--no-report", *FAST)
+    assert "ood-gray" not in part.stdout
+    assert "Unknown data: none was measured; name some by --ood.\n" in part.stdout
+
+
 def test_what_was_measured_is_kept_where_it_cannot_be_shown(run, place, tmp_path, monkeypatch):
     def closed(*_):
         raise BrokenPipeError
@@ -150,6 +230,10 @@ def test_arrays_of_any_other_model_are_measured_without_a_run(tmp_path):
     assert (tmp_path / "out" / "report.html").is_file()
     shown_only = invoke("evaluate", *arguments, "--draws", "10")
     assert "Accuracy" in shown_only.output
+    assert "none was measured; name some by --ood-arrays." in shown_only.output
+    again = invoke("evaluate", *arguments, "--out", tmp_path / "out", "--draws", "10")
+    assert "on probs in" in again.stderr
+    assert "will be replaced; another --out FOLDER keeps it." in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,53 @@ def test_of_data_that_the_run_was_made_from_it_is_said_wherever_they_lie(run, wo
         assert found.about["evaluated on"] == f"{found.test_set}{note}", data
 
 
+def test_what_the_run_has_learned_from_the_test_set_is_read_from_the_record(run, workspace):
+    own = workspace / "data"
+    for data, note in ((f"{own}:train", "the run was trained on this one"), (f"{own}:test", None)):
+        found = evaluate_run(run, data=data, ood=[], config=FEW, device="cpu").scores
+        assert found.test_note == note
+        assert found.noted_test_set == found.about["evaluated on"]
+    assert dataclasses.replace(found, about={}).test_note is None
+    assert dataclasses.replace(found, about={"evaluated on": 5}).test_note is None
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [("new", "new"), ("new:test", "new"), ("inner", "inner/test")]
+)
+def test_a_folder_of_class_directories_is_named_without_a_split_that_it_does_not_have(
+    run, tmp_path, place, name
+):
+    for folder in ("new", "inner/test"):
+        write_images(tmp_path / folder / "red", COLORS["red"], 4, seed=50)
+    found = evaluate_run(run, data=str(tmp_path / place), config=FEW, device="cpu")
+    assert found.test.name == found.scores.test_set == name
+    assert found.scores.about["evaluated on"] == name
+    assert {entry.dataset for entry in found.gallery.entries} == {name}
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "note"),
+    [("train", "train", "the run was trained on this one"), ("test", "test", None)],
+)
+def test_a_part_of_the_runs_own_folder_is_named_as_it_is(run, workspace, part, name, note):
+    data = str(workspace / "data" / part)
+    found = evaluate_run(run, data=data, ood=[], config=FEW, device="cpu").scores
+    assert (found.test_set, found.test_note) == (name, note)
+
+
+def test_known_and_unknown_folders_of_one_name_are_told_apart(run, tmp_path):
+    write_images(tmp_path / "a" / "photos" / "red", COLORS["red"], 4, seed=50)
+    write_images(tmp_path / "b" / "photos", (90, 30, 90), 4, seed=51)
+    data, far = str(tmp_path / "a" / "photos"), str(tmp_path / "b" / "photos")
+    found = evaluate_run(run, data=data, ood=[far], config=FEW, device="cpu")
+    assert (found.test.name, list(found.ood)) == ("photos/test", ["photos"])
+    write_images(tmp_path / "fog-1" / "red", COLORS["red"], 4, seed=52)
+    foggy = evaluate_run(
+        run, data=str(tmp_path / "fog-1"), ood=[], corruptions=["fog:1"], config=FEW, device="cpu"
+    )
+    assert [entry.name for entry in foggy.scores.sets][:2] == ["fog-1/test", "fog-1"]
+
+
 def test_a_training_or_validation_set_of_other_data_has_no_note(run, tmp_path):
     for part, split in enumerate(("train", "val")):
         for label, name in enumerate(("green", "red")):

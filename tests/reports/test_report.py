@@ -18,8 +18,9 @@ from lrformer.evaluation import (
     pick_images,
 )
 from lrformer.metrics import reliability_bins
-from lrformer.reports import render_report, write_report
+from lrformer.reports import figures, render_report, write_report
 from lrformer.reports.figures import reliability_figure, roc_figure, thin
+from lrformer.reports.images import write_probability
 from lrformer.reports.words import write_interval, write_value
 from tests.evaluation.made_run import random_logits
 
@@ -256,6 +257,53 @@ def test_results_with_nothing_but_a_test_set_make_a_report_too():
     assert len(page.all("svg")) == 2
 
 
+def test_where_the_run_has_learned_from_the_data_it_is_said_with_every_figure_of_them():
+    test = _predictions(0, "pets/<train>")
+    note = "the run was trained on this one"
+    about = {"evaluated on": f"{test.name} ({note})"}
+    config = EvaluationConfig(num_draws=5)
+    text = render_report(
+        Results(scores=evaluate(test, about=about, config=config), test=test), title="pets"
+    )
+    opening, known = text.partition('<section id="known">')[::2]
+    warning = f"pets/&lt;train&gt; is not new to the run: {note}."
+    assert opening.index(warning) < opening.index('class="tiles"')
+    assert f"samples of pets/&lt;train&gt; ({note}) the model is right" in opening
+    assert f"Measured on pets/&lt;train&gt; ({note}), 40 samples" in known
+    new = Results(scores=evaluate(test, config=config), test=test)
+    assert "Warning" not in render_report(new, title="pets")
+
+
+@pytest.mark.parametrize("value", [0.99931, 0.99987, 0.9999941])
+def test_probabilities_that_differ_near_one_are_written_so_that_they_differ(value):
+    assert write_probability(value) != write_probability(1 - 0.9 * (1 - value))
+    assert float(write_probability(value)) == pytest.approx(value, abs=0.05 * (1 - value))
+
+
+def test_probabilities_are_written_short_where_nothing_is_lost():
+    values = (0.0, 0.31415, 0.98, 1.0, 1 - 2**-40)
+    assert [write_probability(value) for value in values] == [
+        "0.000", "0.314", "0.980", "1.000", "1.00000000",
+    ]  # fmt: skip
+
+
+def test_images_are_shown_with_what_they_are_ordered_by_and_it_is_named():
+    # By p the first is the surest, by entropy the second.
+    probs = np.array([[0.9998, 0.0001, 0.0001], [0.99979, 0.00021, 0.0], [0.9, 0.1, 0.0]])
+    test = from_arrays(probs, np.array([0, 0, 1]), name="pets/test", class_names=NAMES)
+    far = from_arrays(probs, name="far", class_names=NAMES)
+    assert list(np.argsort(far.uncertainty())) == [1, 0, 2]
+    scores = evaluate(test, ood={"far": far}, config=EvaluationConfig(num_draws=5))
+    gallery = pick_images(far, _split(far, "far"))
+    text = render_report(
+        Results(scores=scores, test=test, ood={"far": far}, gallery=gallery), title="pets"
+    )
+    strangers = text.partition("Surest of the unknown: far")[2]
+    assert "The largest p comes first." in strangers.partition("<img")[0]
+    assert re.findall(r"p = ([0-9.]+)", strangers) == ["0.99980", "0.99979", "0.900"]
+    assert "its uncertainty, entropy." in text
+
+
 def test_dollars_underscores_and_quotes_in_names_are_drawn_as_they_are():
     probs, labels = np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0, 1])
     strange = 'x"><script>alert(1)</script>'
@@ -295,6 +343,27 @@ def test_the_curve_over_severities_holds_only_kinds_that_were_measured_at_all_of
     assert "Kinds: fog." in page("fog-1", "fog-2", "contrast-2")
     assert "Kinds:" not in page("fog-1", "fog-2", "contrast-1", "contrast-2")
     assert "confidence under corruption" not in page("fog-1", "contrast-2")
+
+
+@pytest.mark.parametrize("shift", [(-1.2,), (2.3,), (-1.2, 0.0, 2.3)])
+def test_the_names_of_the_curves_lie_beside_them_above_and_below_chance(shift, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "to_svg", lambda figure, **_: drawn.append(figure) or "")
+    rng = np.random.default_rng(0)
+
+    def scored(mean):
+        scores = {"distance": rng.normal(mean, 1, 200)}
+        probs = np.tile([0.6, 0.4], (200, 1))
+        return from_arrays(probs, name="known", scores=scores, default_score="distance")
+
+    known, far = scored(0), {f"set {number}": scored(mean) for number, mean in enumerate(shift)}
+    roc_figure(known, far, score="distance")
+    (axes,) = drawn[0].axes
+    drawn[0].draw_without_rendering()
+    names = axes.get_legend().get_window_extent()
+    assert not names.overlaps(axes.get_window_extent())
+    assert drawn[0].bbox.fully_containsx(names.x1)
+    assert drawn[0].bbox.fully_containsy(names.y1)
 
 
 @pytest.mark.parametrize("number", [3, 4, 9])

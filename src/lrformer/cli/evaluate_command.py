@@ -1,6 +1,6 @@
 """`lrformer evaluate`: how good a run is, how well it knows it, and how well it knows what it does not know."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from lrformer.evaluation import Results, SeedScores
+    from lrformer.evaluation import Results, Scores, SeedScores
     from lrformer.evaluation.predict import Advance
 
 
@@ -106,18 +106,23 @@ def evaluate(
             raise ConfigError(
                 f"{out} is a run, with figures of its own; choose another --out for --arrays."
             )
+        if out is not None:
+            _say_replaced(out, way_out="another --out FOLDER keeps it")
         results = evaluate_arrays(*arrays, ood=[*(ood_arrays or []), *places], config=config)
-        _finish(results, out, report=report)
+        _finish(results, out, report=report, ood_option="--ood-arrays")
         return
     if ood_arrays:
         raise ConfigError(
             "--ood-arrays belongs to --arrays; for a run, name unknown data by --ood."
         )
     runs, ood, corruptions = _sort_places(places, ood, corruptions or [])
-    for run in runs:
-        _check_results(out if out is not None and len(runs) == 1 else run)
+    folders = [out] if out is not None and len(runs) == 1 else runs
+    for folder in folders:
+        _check_results(folder)
+    for folder in folders:
+        _say_replaced(folder, way_out=_way_out(out, num_runs=len(runs)))
     done = []
-    for run in runs:
+    for run, folder in zip(runs, folders, strict=True):
         with _progress(f"predicting {run}") as advance:
             results = evaluate_run(
                 run,
@@ -131,10 +136,11 @@ def evaluate(
                 root=root,
                 advance=advance,
             )
-        _finish(results, out if out is not None and len(runs) == 1 else run, report=report)
+        _finish(results, folder, report=report, ood_option="--ood")
         done.append(results.scores)
     if len(runs) > 1:
         _show_seeds(over_seeds(done, level=level), out)
+        _warn(done)
 
 
 def _check_results(folder: Path) -> None:
@@ -144,6 +150,30 @@ def _check_results(folder: Path) -> None:
 
     check_writable(folder / METRICS_FILE)
     read_metrics(folder)
+
+
+def _way_out(out: Path | None, *, num_runs: int) -> str:
+    """Return how an earlier evaluation is kept; of several runs each is written to its own folder, whatever `--out` is."""
+    if num_runs > 1:
+        return "evaluate that run by itself with --out FOLDER to keep it"
+    return "--out FOLDER keeps it" if out is None else "another --out FOLDER keeps it"
+
+
+def _say_replaced(folder: Path, *, way_out: str) -> None:
+    """Say before the work that it takes the place of an earlier evaluation, if there is one."""
+    from contextlib import suppress
+
+    from lrformer.core import ConfigError
+    from lrformer.evaluation import load_scores
+    from lrformer.evaluation.scores import is_evaluated
+
+    if not is_evaluated(folder):
+        return
+    where = ""
+    # One that this version cannot read is replaced like any other.
+    with suppress(ConfigError):
+        where = f" on {load_scores(folder).test_set}"
+    typer.echo(f"The earlier evaluation{where} in {folder} will be replaced; {way_out}.", err=True)
 
 
 def _check_arrays_alone(
@@ -200,7 +230,7 @@ def _sort_places(
     return runs, ood, corruptions
 
 
-def _finish(results: "Results", folder: Path | None, *, report: bool) -> None:
+def _finish(results: "Results", folder: Path | None, *, report: bool, ood_option: str) -> None:
     """Write everything, and then show the first figures: a pipe that is closed must not cost an evaluation."""
     from rich.console import Console
 
@@ -219,9 +249,24 @@ def _finish(results: "Results", folder: Path | None, *, report: bool) -> None:
         "value",
         text_rows(results.scores),
     )
-    console = Console(soft_wrap=True, highlight=False)
+    _warn([results.scores])
+    if not results.ood:
+        written.insert(0, f"Unknown data: none was measured; name some by {ood_option}.")
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     for line in written:
         console.print(line)
+
+
+def _warn(runs: "Sequence[Scores]") -> None:
+    """Show, with the figures, where a run has learned from what it is measured on."""
+    from rich.console import Console
+
+    from lrformer.reports.findings import caution
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for said in dict.fromkeys(map(caution, runs)):
+        if said is not None:
+            console.print(f"Warning: {said}")
 
 
 def _show_seeds(scores: "SeedScores", out: Path | None) -> None:

@@ -1,7 +1,7 @@
 """The data that a run is judged by: its own test set, unknown sets, corrupted versions, each seen as the run sees it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from lrformer.data import (
     select_classes,
 )
 from lrformer.data.channels import match_channels
-from lrformer.data.folder_layout import LABELED_SPLITS, OOD_PREFIX
+from lrformer.data.folder_layout import LABELED_SPLITS, OOD_PREFIX, has_split_layout
 from lrformer.data.loading import WHOLE_TRAINING_SET, is_image_folder
 from lrformer.training import RunConfig, TrainConfig
 
@@ -46,6 +46,24 @@ def load_test_split(
     return _labeled_like(
         config, _load(config, place, split, root=root, classes=classes, is_labeled=True)
     )
+
+
+def known_name(test: Split, *, data: str | None, taken: Collection[str]) -> str:
+    """Return the name of the known data in reports: of a folder of class directories that of the folder alone.
+
+    Args:
+        test: that `load_test_split` returned for `data`.
+        taken: names of other sets; where the folder's is among them, the split's own name stays.
+    """
+    if data is None:
+        return test.name
+    place = parse_place(data)[0]
+    if place in DATASETS or not is_image_folder(place):
+        return test.name
+    folder = _resolve(place)
+    if has_split_layout(folder) or (folder / "test").is_dir() or folder.name in taken:
+        return test.name
+    return folder.name or test.name
 
 
 def default_ood(

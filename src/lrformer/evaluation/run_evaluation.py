@@ -1,5 +1,6 @@
 """From a run folder to results: every set is predicted as the run predicts, scored, and looked at."""
 
+import dataclasses
 import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,12 +24,14 @@ from lrformer.evaluation.run_data import (
     check_unknown,
     default_ood,
     describe_samples,
+    known_name,
     load_ood_split,
     load_test_split,
     parse_corruptions,
     parse_place,
     seen_part,
 )
+from lrformer.evaluation.scores import EVALUATED_ON
 from lrformer.training import Run, load_run
 from lrformer.training.journal import read_log
 from lrformer.training.metrics_file import read_metrics
@@ -128,6 +131,8 @@ def evaluate_run(
             )
         unknown[name] = split
     seen = seen_part(run.config, test, data=data, root=root)
+    taken = [*unknown, *(f"{kind}-{severity}" for kind, severity in wanted)]
+    test = dataclasses.replace(test, name=known_name(test, data=data, taken=taken))
     settings = {
         "is_calibrated": is_calibrated,
         "batch_size": batch_size,
@@ -191,7 +196,7 @@ def _about(
         "model": train.model,
         "started from": _weights_before(run),
         "data": train.data,
-        "evaluated on": _name_with_note(test, is_own=is_own, seen=seen),
+        EVALUATED_ON: _name_with_note(test, is_own=is_own, seen=seen),
         "epochs": train.epochs,
         "seed": train.seed,
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",

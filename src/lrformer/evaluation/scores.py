@@ -12,6 +12,8 @@ from lrformer.training.metrics_file import METRICS_FILE, read_metrics, update_me
 
 SCHEMA = 1
 SECTION = "evaluation"
+# What `about` says of the test set: its name, and a note in brackets where the run has learned from it.
+EVALUATED_ON = "evaluated on"
 # The mean over several runs, which is no evaluation of one.
 SEEDS_FILE = "seeds.json"
 # Everything else that is measured is better when it is smaller.
@@ -84,6 +86,19 @@ class Scores:
     def test_set(self) -> str:
         """Return the name of the in-distribution set."""
         return self.of_role("id")[0].name
+
+    @property
+    def test_note(self) -> str | None:
+        """Return what the run has learned from the test set, in words; None where it is new to the run."""
+        said = str(self.about.get(EVALUATED_ON, ""))
+        before = f"{self.test_set} ("
+        is_noted = said.startswith(before) and said.endswith(")")
+        return said.removeprefix(before)[:-1] if is_noted else None
+
+    @property
+    def noted_test_set(self) -> str:
+        """Return the name of the test set, with the note in brackets where there is one."""
+        return self.test_set if self.test_note is None else f"{self.test_set} ({self.test_note})"
 
     def select(self, *, dataset: str, score: str | None = None) -> dict[str, Metric]:
         """Return the metrics of one set by name: of one score, or those of the probabilities."""

@@ -11,8 +11,6 @@ from lrformer.metrics.calibration import DEFAULT_NUM_BINS
 from lrformer.reports.inline_svg import FAINT, INK, SERIES, drawing, finish, legend_above, to_svg
 
 MOST_POINTS = 400
-# Sets in a legend that lies on the curves.
-MOST_INSIDE = 3
 HEIGHT_OF_A_NAME = 0.18
 LINE_STYLES = ("-", "--", ":", "-.")
 NUM_HISTOGRAM_BINS = 40
@@ -82,11 +80,9 @@ def roc_figure(inside: Predictions, ood: Mapping[str, Predictions], *, score: st
             axes.plot(fpr, tpr, style, color=color, label=label)
         axes.plot([0, 1], [0, 1], "--", color=INK, linewidth=1)
         axes.set(xlim=(0, 1), ylim=(0, 1.01))
-        if len(ood) <= MOST_INSIDE:
-            axes.legend(loc="lower right", title="set (AUROC)")
-        else:
-            figure.set_figheight(figure.get_figheight() + HEIGHT_OF_A_NAME * len(ood))
-            legend_above(axes, columns=1)
+        # Curves above chance and below it leave no corner free for the names.
+        figure.set_figheight(figure.get_figheight() + HEIGHT_OF_A_NAME * (len(ood) + 1))
+        legend_above(axes, columns=1, title="set (AUROC)")
         finish(axes, x="known images flagged", y="unknown images caught")
         return to_svg(figure, label="ROC curves")
 

@@ -22,6 +22,13 @@ def findings(scores: Scores) -> list[str]:
     return said
 
 
+def caution(scores: Scores) -> str | None:
+    """Return a warning, in plain text, where the run has learned from what it is measured on."""
+    if scores.test_note is None:
+        return None
+    return f"{scores.test_set} is not new to the run: {scores.test_note}. Figures on new data can be worse."
+
+
 def tiles(scores: Scores) -> str:
     """Return the first figures a reader looks for, as small cards."""
     test = scores.select(dataset=scores.test_set)
@@ -45,7 +52,7 @@ def _accuracy(scores: Scores) -> str:
     metric = scores.select(dataset=test.name)["accuracy"]
     interval = write_interval("accuracy", metric.low, metric.high)
     return (
-        f"On the {test.num_samples:,} samples of {escape(test.name)} the model is right "
+        f"On the {test.num_samples:,} samples of {escape(scores.noted_test_set)} the model is right "
         f"<strong>{write_value('accuracy', metric.value)}</strong> of the time ({interval})."
     )
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 from html import escape
 
 import numpy as np
@@ -10,6 +11,8 @@ from jaxtyping import UInt8
 from lrformer.evaluation import Gallery, GalleryEntry
 
 TINY = 64
+# A probability in float32 knows no more.
+MOST_DECIMALS = 8
 
 
 def data_uri(image: UInt8[np.ndarray, "height width channel"]) -> str:
@@ -32,6 +35,13 @@ def image_grid(gallery: Gallery, *, dataset: str, reason: str) -> str:
     return f'<div class="images">{"".join(cards)}</div>' if cards else ""
 
 
+def write_probability(value: float) -> str:
+    """Return a probability with three decimals, and near 1 with as many as tell it from 1, so that an order shows."""
+    distance = 1 - value
+    decimals = 3 if distance <= 0 else max(3, math.ceil(1 - math.log10(distance)))
+    return f"{value:.{min(decimals, MOST_DECIMALS)}f}"
+
+
 def _card(entry: GalleryEntry, image: UInt8[np.ndarray, "height width channel"]) -> str:
     if entry.truth is None:
         verdict = f"said <strong>{escape(entry.predicted)}</strong>"
@@ -47,6 +57,6 @@ def _card(entry: GalleryEntry, image: UInt8[np.ndarray, "height width channel"])
     alt = f"{entry.dataset}, row {entry.row}, predicted {entry.predicted}"
     return (
         f'<figure><img{tiny} src="{data_uri(image)}" alt="{escape(alt, quote=True)}">'
-        f"<figcaption>{verdict}<br>p = {entry.probability:.3f}<br>uncertainty {entry.uncertainty:.3g}"
+        f"<figcaption>{verdict}<br>p = {write_probability(entry.probability)}<br>uncertainty {entry.uncertainty:.3g}"
         f"<br><small>{where}</small></figcaption></figure>"
     )

@@ -80,12 +80,14 @@ def finish(axes: "Axes", *, x: str, y: str) -> None:
     axes.set_axisbelow(True)
 
 
-def legend_above(axes: "Axes", *, columns: int) -> None:
+def legend_above(axes: "Axes", *, columns: int, title: str | None = None) -> None:
     """Put the legend above the axes, where it covers nothing that is drawn."""
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=columns,
+        title=title,
+        alignment="left",
         borderaxespad=0.2,
         columnspacing=1.2,
         handlelength=1.4,

@@ -16,7 +16,7 @@ from lrformer.reports.figures import (
     roc_figure,
     severity_figure,
 )
-from lrformer.reports.findings import findings, tiles
+from lrformer.reports.findings import caution, findings, tiles
 from lrformer.reports.images import image_grid
 from lrformer.reports.page import figure, page
 from lrformer.reports.tables import corrupted_table, known_table, ood_table, score_table, table
@@ -70,7 +70,9 @@ def render_report(results: Results, *, title: str) -> str:
     if curves := training_figures(results.history):
         sections.append(_training_section(results, curves))
     sections += [_run_section(scores), _convention_section(scores)]
-    opening = f'{tiles(scores)}<ul class="findings">{said}</ul>'
+    warning = caution(scores)
+    said_first = f"<p><strong>Warning:</strong> {escape(warning)}</p>" if warning else ""
+    opening = f'{said_first}{tiles(scores)}<ul class="findings">{said}</ul>'
     return page(title=title, sections=sections, opening=opening)
 
 
@@ -88,7 +90,7 @@ def _known_section(results: Results) -> Section:
         "of those answers are wrong? A good score keeps the curve near zero for long.",
     )
     content = (
-        f"<p>Measured on {escape(test.name)}, {len(test):,} samples of {scores.num_classes} classes. "
+        f"<p>Measured on {escape(scores.noted_test_set)}, {len(test):,} samples of {scores.num_classes} classes. "
         "Arrows point to the better side; below each value is its interval.</p>"
         f'{known_table(scores)}<div class="figures">{drawn}</div>'
         f"<h3>Answering only when certain</h3>{score_table(scores, dataset=test.name)}"
@@ -151,24 +153,29 @@ def _corrupted_section(scores: Scores) -> Section:
 
 
 def _image_section(results: Results) -> Section:
-    test, parts = results.test.name, []
+    test, score = results.test.name, escape(results.scores.default_score)
+    below = (
+        "<p>Below each image: what the model said, p, the probability that it gave to that, and its uncertainty, "
+        f"{score}.</p>"
+    )
+    parts = [below]
     wrong = image_grid(results.gallery, dataset=test, reason=CONFIDENTLY_WRONG)
     parts.append(
         "<h3>Most confidently wrong</h3><p>Look at these first: a wrong label, an image that is truly "
-        "ambiguous, or something the model has not understood.</p>"
+        "ambiguous, or something the model has not understood. The largest p comes first.</p>"
         + (wrong or "<p>None: no test image was classified wrongly.</p>")
     )
     uncertain = image_grid(results.gallery, dataset=test, reason=MOST_UNCERTAIN)
     parts.append(
-        "<h3>Most uncertain</h3><p>The test images that the model is least sure of, right or wrong.</p>"
-        + uncertain
+        "<h3>Most uncertain</h3><p>The test images that the model is least sure of, right or wrong. "
+        "The largest uncertainty comes first.</p>" + uncertain
     )
     for name, outside in results.ood.items():
         grid = image_grid(results.gallery, dataset=outside.name, reason=CONFIDENT_STRANGER)
         if grid:
             parts.append(
                 f"<h3>Surest of the unknown: {escape(name)}</h3><p>The unknown images of which the model "
-                f"is surest, whether the threshold lets them pass or not.</p>{grid}"
+                f"is surest, whether the threshold lets them pass or not. The largest p comes first.</p>{grid}"
             )
     return "images", "Images to look at", "".join(parts)
 
