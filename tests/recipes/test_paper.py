@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from lrformer.core import ConfigError
+from lrformer.data import PLAIN
 from lrformer.methods import METHODS, list_methods
 from lrformer.models import PRESETS, override
 from lrformer.recipes import (
@@ -50,6 +51,12 @@ def test_alpha_depends_on_the_data():
     assert [alpha_for(data) for data in ("cifar10", "cifar100", "svhn")] == [1000, 500, 100]
     assert depth6(data="cifar100").config.model_overrides["alpha"] == 500
     assert depth6(method="sngp").config.model_overrides == {"attention": "dot_product"}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_recipe_varies_images_and_no_points(name):
+    assert create_experiment(name, data="two_moons").config.augment == PLAIN
+    assert create_experiment(name, data="digits").config.augment != PLAIN
 
 
 def test_ten_seeds_are_one_value():

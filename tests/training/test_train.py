@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from lrformer.core import ConfigError, MissingExtraError
-from lrformer.data import AugmentConfig, DeviceBatches, Split
+from lrformer.data import SHIFT_AND_FLIP, AugmentConfig, DeviceBatches, Split
 from lrformer.heads import DUQHead
 from lrformer.methods import list_methods
-from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
+from lrformer.training import RuntimeConfig, TrainConfig, load_run, running, train
 from lrformer.training.atomic_files import read_tensors
 from lrformer.training.claim import claim_folder
 from lrformer.training.metrics_file import update_metrics
-from lrformer.training.running import resolve
+from lrformer.training.running import check_run, resolve
 from lrformer.training.step import OptimizerStep
 from tests.evaluation.made_run import write_image_folder, write_images
 from tests.tolerance import assert_close
@@ -262,6 +262,31 @@ def test_points_are_trained_on_too(tmp_path):
     run = train(config, tmp_path, runtime=QUIET)
     assert run.config.train.model == "lrformer_two_moons"
     assert run.predict(torch.zeros(2, 2)).logits.shape == (2, 2)
+
+
+def test_points_are_not_varied_as_images_are(tmp_path):
+    config = small(PLAIN, data="two_moons", classes=None, model="auto", model_overrides={})
+    varied = dataclasses.replace(config, augment=SHIFT_AND_FLIP)
+    for refusing in (
+        lambda: train(varied, tmp_path / "run", runtime=QUIET),
+        lambda: check_run(varied),
+    ):
+        with pytest.raises(
+            ConfigError,
+            match=r"augment \(crop='shift', flip=True\) is for images, but two_moons/train",
+        ):
+            refusing()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_points_that_stores_an_augmentation_goes_on(tmp_path, monkeypatch):
+    overrides = {"depth": 1, "embed_dim": 16, "num_heads": 2}
+    config = small(PLAIN, data="two_moons", classes=None, model="auto", model_overrides=overrides)
+    config = small(config, epochs=1, augment=SHIFT_AND_FLIP)
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "check_augment", lambda *_: None)
+        train(config, tmp_path, runtime=QUIET)
+    assert train(config, tmp_path, runtime=QUIET).config.train.augment == SHIFT_AND_FLIP
 
 
 def test_mixed_images_have_soft_targets_and_train(tmp_path):

@@ -27,6 +27,7 @@ class Source:
         class_names: in the order of the labels; empty where only the files say them.
         splits: what `read` can read; a validation split is cut from `train`.
         read: takes the split, the folder for downloads and whether to download.
+        is_image: whether the samples are images, and not points.
         is_cached: whether what was read is kept as arrays; not worth it for sets that come with a package.
         image_format: how files become arrays, where `read` gives files; a caller may ask for another.
         mean: published statistics of the training images, per channel; None to take those of the training split.
@@ -37,6 +38,7 @@ class Source:
     class_names: tuple[str, ...]
     splits: tuple[str, ...]
     read: Callable[[str, Path, bool], RawSplit | FileSplit]
+    is_image: bool = True
     is_cached: bool = True
     image_format: ImageFormat | None = None
     mean: tuple[float, ...] | None = None

@@ -52,5 +52,6 @@ TWO_MOONS = Source(
     class_names=CLASS_NAMES,
     splits=tuple(SPLIT_SEEDS),
     read=_read,
+    is_image=False,
     is_cached=False,
 )

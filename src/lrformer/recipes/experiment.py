@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from lrformer.core import ConfigError, Registry
+from lrformer.data import DATASETS, PLAIN, AugmentConfig
 from lrformer.training import TrainConfig
 
 NUM_PAPER_SEEDS = 10
@@ -44,6 +45,12 @@ def seeded_runs(config: TrainConfig, num_seeds: int) -> tuple[TrainConfig, ...]:
 def with_seed(config: TrainConfig, offset: int) -> TrainConfig:
     """Return `config` with the seed that comes `offset` after its own."""
     return dataclasses.replace(config, seed=config.seed + offset)
+
+
+def augment_for(data: str, augment: AugmentConfig) -> AugmentConfig:
+    """Return a recipe's augmentation, or none where the data are points."""
+    is_points = data in DATASETS and not DATASETS[data].is_image
+    return PLAIN if is_points else augment
 
 
 RECIPES: Registry = Registry("recipe")

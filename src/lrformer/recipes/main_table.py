@@ -5,7 +5,7 @@ from typing import Any
 
 from lrformer.core import ConfigError
 from lrformer.data import AugmentConfig
-from lrformer.recipes.experiment import RECIPES, Experiment
+from lrformer.recipes.experiment import RECIPES, Experiment, augment_for
 from lrformer.recipes.paper import SAME_GP, plain_overrides
 from lrformer.recipes.printed import SOTA, printed_on, printed_row
 from lrformer.recipes.table import TABLES, Table, TableRow
@@ -57,7 +57,7 @@ def best(*, data: str = "cifar10", method: str = "lrformer") -> Experiment:
             method_overrides=dict(FITTED) if method == "lrformer" else {},
             epochs=EPOCHS,
             batch_size=BATCH,
-            augment=AUGMENT,
+            augment=augment_for(data, AUGMENT),
             optimizer=OPTIMIZER,
             ema_decay=EMA_DECAY,
         ),

@@ -11,7 +11,7 @@ from typing import Any
 from lrformer.core import ConfigError
 from lrformer.data import SHIFT_AND_FLIP, AugmentConfig
 from lrformer.heads import RandomFeatureGPConfig
-from lrformer.recipes.experiment import RECIPES, Experiment
+from lrformer.recipes.experiment import RECIPES, Experiment, augment_for
 from lrformer.training import OptimizerConfig, TrainConfig
 
 EPOCHS = 100
@@ -79,7 +79,7 @@ def depth6(*, data: str = "cifar10", method: str = "lrformer", pixels: int = 224
             method_overrides=_method_overrides(method),
             epochs=EPOCHS,
             batch_size=128,
-            augment=SHIFT_AND_FLIP,
+            augment=augment_for(data, SHIFT_AND_FLIP),
             optimizer=_optimizer("sgd", DEPTH6_LR),
         ),
         source="appendix, table of hyperparameters, depth 6; section Module Comparison",
@@ -111,7 +111,7 @@ def depth12(*, data: str = "cifar10", method: str = "lrformer", pixels: int = 22
             method_overrides=_method_overrides(method),
             epochs=EPOCHS,
             batch_size=32,
-            augment=SHIFT_AND_FLIP,
+            augment=augment_for(data, SHIFT_AND_FLIP),
             optimizer=_optimizer("adamw", SCRATCH_LR),
         ),
         source="section Implementation Details; appendix, table of hyperparameters, depth 12",
@@ -174,7 +174,7 @@ def _a3(data: str, method: str, *, lr: float, start: str | None) -> TrainConfig:
         epochs=EPOCHS,
         batch_size=A3_BATCH,
         loss="binary_cross_entropy",
-        augment=A3_AUGMENT,
+        augment=augment_for(data, A3_AUGMENT),
         optimizer=_optimizer("lamb", lr),
     )
 

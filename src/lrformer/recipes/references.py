@@ -3,7 +3,7 @@
 from typing import Any
 
 from lrformer.data import SHIFT_AND_FLIP
-from lrformer.recipes.experiment import Experiment
+from lrformer.recipes.experiment import Experiment, augment_for
 from lrformer.recipes.printed import SOTA, printed_on, printed_row
 from lrformer.recipes.table import TABLES, Table, TableRow
 from lrformer.training import OptimizerConfig, TrainConfig
@@ -64,7 +64,7 @@ def _experiment(data: str, method: str, settings: dict[str, Any]) -> Experiment:
             method_overrides=settings,
             epochs=EPOCHS,
             batch_size=BATCH,
-            augment=SHIFT_AND_FLIP,
+            augment=augment_for(data, SHIFT_AND_FLIP),
             optimizer=OptimizerConfig(
                 name="sgd",
                 lr=LEARNING_RATES.get(data, OTHER_LEARNING_RATE),

@@ -44,7 +44,7 @@ from lrformer.training.refit import (
     take_weights,
     way_to,
 )
-from lrformer.training.run_config import RunConfig, read_run_config
+from lrformer.training.run_config import RunConfig, is_run, read_run_config
 from lrformer.training.run_folder import (
     MODEL_FILE,
     Run,
@@ -57,6 +57,7 @@ from lrformer.training.run_folder import (
 )
 from lrformer.training.splits import (
     PlainLoader,
+    check_augment,
     check_batch_size,
     doubled_validation,
     load_splits,
@@ -114,6 +115,8 @@ def train(
     accelerator = start_accelerator(runtime.device)
     with accelerator.main_process_first(), show_preparation(not runtime.quiet):
         train_split, val_split = load_splits(config)
+    if source is None and not is_run(folder):  # one from before this was refused goes on
+        check_augment(config, train_split)
     config = resolve(config, train_split)
     check_batch_size(config, train_split, world_size=accelerator.num_processes)
     seed_everything(config.seed)
@@ -199,12 +202,19 @@ def with_whole_path(config: TrainConfig) -> TrainConfig:
 def check_run(config: TrainConfig) -> Split:
     """Return the training split of a run, or raise what `train` would raise before it begins; nothing is written."""
     config = take_model_of_start(config)
-    split, _ = load_splits(config)
+    split = check_data(config)
     config = resolve(config, split)
-    check_batch_size(config, split, world_size=1)
     method, *_ = _create(config, split, None)
     check_length_scale(method, split)
     _check_pieces(config, method)
+    return split
+
+
+def check_data(config: TrainConfig) -> Split:
+    """Return the training split of a run, or raise where the data cannot be trained on, whatever the model."""
+    split, _ = load_splits(config)
+    check_augment(config, split)
+    check_batch_size(config, split, world_size=1)
     return split
 
 

@@ -58,6 +58,19 @@ def _each(split: Split) -> Iterator[np.ndarray]:
     return (split.x[row] for row in range(len(split)))
 
 
+def check_augment(config: TrainConfig, split: Split) -> None:
+    """Raise where points would be varied as images are."""
+    if split.is_image or config.augment == PLAIN:
+        return
+    changed = {
+        name: value for name, value in vars(config.augment).items() if value != getattr(PLAIN, name)
+    }
+    raise ConfigError(
+        f"augment ({', '.join(f'{name}={value!r}' for name, value in changed.items())}) is for images, but "
+        f"{split.name} holds points; leave it out (--augment none)."
+    )
+
+
 def check_batch_size(config: TrainConfig, split: Split, *, world_size: int) -> int:
     """Return the images of one step, or raise if they cannot be shared out or are more than there are."""
     size = config.batch_size or default_batch_size(len(split))
