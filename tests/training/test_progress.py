@@ -44,7 +44,7 @@ def lines_of(
 def test_every_epoch_has_a_line(capsys, monkeypatch) -> None:
     lines = lines_of(capsys, monkeypatch, seconds_between_lines=0.0)
     assert [line.split()[1] for line in lines] == [f"{number}/10" for number in range(1, 11)]
-    assert lines[-2].endswith("0:26 left")
+    assert lines[-2].endswith("0:25 left")
 
 
 def test_a_line_a_minute_is_enough_for_a_log(capsys, monkeypatch) -> None:
@@ -77,6 +77,29 @@ def lines_a_minute(capsys, monkeypatch, *, num_epochs: int, seconds: float) -> l
         entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
         display.end_epoch({**entry, "val_accuracy": 0.5, "val_nll": 1.0}, 10 * (epoch + 1))
     return capsys.readouterr().err.splitlines()
+
+
+def test_a_validation_is_not_laid_to_the_last_steps_before_it(capsys, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    display = Display(num_epochs=10, num_stages=1, num_steps=100, is_shown=True)
+    for epoch, first in ((4, 8), (5, 1)):  # resumed late in the fifth epoch
+        for step in range(first, 11):
+            clock[0] += 1.0
+            display.update(
+                stage=0,
+                epoch=epoch,
+                done=10 * epoch + step,
+                loss=1.0,
+                accuracy=None,
+                images_per_second=8,
+            )
+        clock[0] += 10.0
+        entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
+        display.end_epoch(entry, 10 * (epoch + 1))
+    lines = capsys.readouterr().err.splitlines()
+    # Steps of a second; then whole epochs of ten with ten seconds of validation.
+    assert [line.split("images/s")[1].strip() for line in lines] == ["0:50 left", "1:20 left"]
 
 
 def test_the_steps_of_a_short_epoch_do_not_write_its_line_twice(capsys, monkeypatch) -> None:

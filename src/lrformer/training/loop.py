@@ -93,9 +93,7 @@ class Training:
                 self.method.train()
                 self.method.prepare(PlainLoader(self.batches, share=False))
             elif self.position != saved.Position():
-                self.display.say(
-                    f"going on at epoch {self.position.epoch + 1}, step {self.position.step + 1}"
-                )
+                self.display.say(self._what_comes())
             while self.position.stage < self.method.num_stages:
                 self._run_stage(resumed)
                 resumed = None
@@ -331,6 +329,17 @@ class Training:
             f"{config.epochs} epoch{'' if config.epochs == 1 else 's'} of {self.steps_per_epoch} "
             f"step{'' if self.steps_per_epoch == 1 else 's'}, batches of {self.images_per_step}"
         )
+
+    def _what_comes(self) -> str:
+        """Return what a run that goes on does next."""
+        position, num_stages = self.position, self.method.num_stages
+        if position.stage == num_stages:
+            return "training is finished; going on with posterior, temperature and threshold"
+        member = f"member {position.stage + 1}/{num_stages}, " if num_stages > 1 else ""
+        epoch = f"{member}epoch {position.epoch + 1}"
+        if position.step == self.steps_per_epoch:
+            return f"going on after the last step of {epoch}"
+        return f"going on at {epoch}, step {position.step + 1}"
 
     def _num_done(self) -> int:
         return (

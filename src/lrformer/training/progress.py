@@ -35,7 +35,10 @@ class Display:
         self._bar: Any = None
         self._task: Any = None
         self._last_line = self._last_epoch_line = self._epoch_began = time.monotonic()
+        # Times with the steps done by then: where counting began, and the last look.
         self._started: tuple[float, int] | None = None
+        self._last_look: tuple[float, int] | None = None
+        self._has_ended_epoch = False
 
     def __enter__(self) -> Self:
         if self.is_shown and sys.stderr.isatty():
@@ -86,8 +89,9 @@ class Display:
             self._bar.update(self._task, description=title, completed=done, figures=figures)
             return
         now = time.monotonic()
+        self._last_look = (now, done)
         if self._started is None:
-            self._started = (now, done)
+            self._started = self._last_look
         # Of a short epoch the end has a line soon enough, with its validation.
         since = max(self._last_line, self._epoch_began)
         if now - since >= max(SECONDS_BETWEEN_LINES, self.seconds_between_lines):
@@ -102,18 +106,29 @@ class Display:
             text += f"  val {entry['val_accuracy']:.2%} nll {entry['val_nll']:.4f}"
         text += f"  {entry['images_per_second']:,.0f} images/s"
         now = self._epoch_began = time.monotonic()
+        left = self._time_left_at_end(now, done)
         is_last = entry["epoch"] + 1 == self.num_epochs
         is_soon = now - self._last_epoch_line < self.seconds_between_lines
         if self._bar is None and is_soon and not is_last:
             return
         self._last_line = self._last_epoch_line = now
         if self._bar is None:
-            text += f"  {self._time_left(now, done)}"
+            text += f"  {left}"
         self.say(text)
 
     def _title(self, stage: int, epoch: int) -> str:
         member = f"member {stage + 1}/{self.num_stages} " if self.num_stages > 1 else ""
         return f"{member}epoch {epoch + 1}/{self.num_epochs}"
+
+    def _time_left_at_end(self, now: float, done: int) -> str:
+        """Return the time left at the end of an epoch; after the first one whole epochs are counted, from its end."""
+        if self._has_ended_epoch:
+            return self._time_left(now, done)
+        # A resumed epoch may have had few steps in this call, to which its whole validation would be laid.
+        left = self._time_left(*(self._last_look or (now, done)))
+        self._has_ended_epoch = True
+        self._started = (now, done)
+        return left
 
     def _time_left(self, now: float, done: int) -> str:
         if self._started is None or done <= self._started[1]:
