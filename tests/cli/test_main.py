@@ -100,7 +100,9 @@ def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 130
-    assert "interrupted" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "interrupted" in error
+    assert "the demo goes on with the same command" in error
 
 
 @pytest.mark.parametrize(

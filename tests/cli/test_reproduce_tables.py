@@ -27,7 +27,8 @@ def data(tmp_path_factory):
 @pytest.fixture
 def unbuilt(monkeypatch):
     """No model is built before the runs: the tiny data are too few for some recipes."""
-    monkeypatch.setattr(table_check, "check_run", lambda config: load_splits(config)[0])
+    for name in ("check_data", "check_run"):
+        monkeypatch.setattr(table_check, name, lambda config: load_splits(config)[0])
 
 
 @pytest.fixture
@@ -214,7 +215,9 @@ def test_a_mistake_is_one_line_and_nothing_is_trained(
         (["ablation", "--rows", "transformer", "--weight-decay", "inf"], r"weight_decay \(inf\) must be a finite number"),
         (["attentions", "--rows", "lrsa,dot_product", "--model-option", "normalizer=m"], "row 'dot_product' .*normalizer"),
         (["attentions", "--rows", ","], "rows is empty; give at least one of dot_product"),
-        (["attentions", "--rows", "lrsa", "--batch-size", "500"], r"row 'lrsa' .*fewer than batch_size \(500\)"),
+        (["attentions", "--rows", "lrsa", "--batch-size", "500"], r"^lrformer: shades/train .*fewer than batch_size \(500\)"),
+        (["attentions", "--rows", "lrsa", "--data", "nodata"], "^lrformer: 'nodata' is neither a data set nor"),
+        (["attentions", "--rows", "lrsa", "--device", "gpu"], r"^lrformer: device \('gpu'\) must be"),
     ],
 )  # fmt: skip
 def test_what_one_row_cannot_work_with_is_said_before_any_row_is_trained(
@@ -227,7 +230,9 @@ def test_what_one_row_cannot_work_with_is_said_before_any_row_is_trained(
     words = ["lrformer", "reproduce", *words, *MODEL, "--ood", "", "--epochs", "1"]
     if "--batch-size" not in words:
         words += ["--batch-size", "8"]
-    words += ["--data", str(data), "--out", str(tmp_path / "out")]
+    if "--data" not in words:
+        words += ["--data", str(data)]
+    words += ["--out", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as stop:
         main()
@@ -259,6 +264,55 @@ def test_ctrl_c_says_how_to_go_on(data, tmp_path, monkeypatch, capsys, unbuilt):
         main()
     assert stop.value.code == 130
     assert "goes on with the same command" in capsys.readouterr().err
+
+
+def _fail(*_):
+    raise ArithmeticError("the loss is not finite")
+
+
+def test_failed_runs_end_in_exit_code_one_and_the_way_to_try_them_again(
+    made, data, tmp_path, monkeypatch
+):
+    words = ["references", "--out", tmp_path, "--data", data, "--seeds", 1, "--ood", ""]
+    invoke(*words, "--rows", "sngp")
+    with monkeypatch.context() as patched:
+        patched.setattr(table_engine, "make_run", _fail)
+        first = invoke(*words, code=1)
+    again = invoke(*words, code=1)
+    for result in (first, again):
+        assert result.exit_code == 1
+        assert "failed: deterministic, seed 0 ArithmeticError: the loss" in result.output
+        assert "\n--retry tries failed runs again\n" in result.output
+    assert invoke(*words, "--list").exit_code == 0
+    assert "--retry" not in invoke(*words, "--rows", "sngp").output
+    assert invoke(*words, "--retry").exit_code == 0
+
+
+def test_a_run_that_is_skipped_ends_in_exit_code_one(made, data, tmp_path, monkeypatch):
+    def refuse(planned, folder, how, trained=None):
+        raise ConfigError(f"{folder} is not empty.")
+
+    words = ["references", "--out", tmp_path, "--data", data, "--rows", "sngp", "--ood", ""]
+    monkeypatch.setattr(table_engine, "make_run", refuse)
+    result = invoke(*words, code=1)
+    assert result.exit_code == 1
+    assert "missing: sngp, seed 0 (skipped: " in result.output
+
+
+def test_unknown_sets_beside_the_data_are_named_and_not_taken(made, data, tmp_path):
+    words = ["references", "--out", tmp_path, "--data", data, "--rows", "sngp"]
+    line = f"the unknown sets in {data} are not looked at; --ood {data}:ood-stripes takes them\n"
+    assert line in invoke(*words).stderr
+    assert made[0][2].ood == ()
+    assert line not in invoke(*words, "--ood", "").stderr
+
+
+def test_a_depth_of_the_users_is_not_called_that_of_the_recipe(made, data, tmp_path):
+    words = ["attentions", "--out", tmp_path, "--data", data, "--rows", "lrsa", "--seeds", 1]
+    assert "Attentions under a linear head, depth 6 (" in invoke(*words).output
+    shown = invoke(*words, "--model-option", "depth=2").output
+    assert "Attentions under a linear head (" in shown
+    assert "depth 6" not in shown
 
 
 def test_no_figure_is_cut_where_titles_are_long(made, data, tmp_path, monkeypatch):

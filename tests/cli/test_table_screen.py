@@ -1,5 +1,6 @@
 """A table is cut between its columns where a screen is narrow, and nowhere else."""
 
+import dataclasses
 import io
 
 import pytest
@@ -39,6 +40,24 @@ def test_on_a_screen_every_part_has_room_and_every_figure_is_there_once(result, 
     for title in ("accuracy", "AUROC SVHN", "AUROC CIFAR-100", "paper 0.4447"):
         assert text.count(title) == 1
     assert text.count("LRFormer, GP head") == text.count("row ") > 1
+
+
+def test_a_score_is_named_only_where_it_ranked_something(result, monkeypatch):
+    lines = shown(result, monkeypatch, width=60, is_terminal=False)
+    assert any("2 seeds, score variance" in line for line in lines)
+    figures = [
+        {kind: {"data/test": found["data/test"]} for kind, found in run.figures.items()}
+        for run in result.record.runs
+    ]
+    runs = tuple(map(_with_figures, result.record.runs, figures))
+    without = dataclasses.replace(result, record=dataclasses.replace(result.record, runs=runs))
+    lines = shown(without, monkeypatch, width=60, is_terminal=False)
+    assert any("2 seeds" in line for line in lines)
+    assert not any("score" in line for line in lines)
+
+
+def _with_figures(run, figures):
+    return dataclasses.replace(run, figures=figures)
 
 
 def test_a_pipe_gets_one_table(result, monkeypatch):

@@ -15,7 +15,7 @@ from lrformer.data import read_image
 from lrformer.evaluation import EvaluationConfig, Scores
 from lrformer.evaluation.scores import Metric
 from lrformer.recipes import plan_runs, reproduce_table, table_check, table_engine
-from lrformer.recipes.table_engine import estimate_seconds
+from lrformer.recipes.estimate import estimate_seconds
 from lrformer.recipes.table_record import (
     TableRecord,
     add_to_record,

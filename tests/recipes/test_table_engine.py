@@ -8,13 +8,13 @@ import pytest
 
 from lrformer.core import ConfigError, NotFiniteError
 from lrformer.recipes import plan_runs, reproduce_table, table_engine
-from lrformer.recipes.table_engine import estimate_seconds
+from lrformer.recipes.estimate import estimate_seconds
 from lrformer.recipes.table_record import (
     TableRecord,
     read_table_record,
     write_table_record,
 )
-from lrformer.recipes.table_run import Circumstances
+from lrformer.recipes.table_run import Circumstances, first_folder
 from lrformer.recipes.time_limit import TimeLimit
 from lrformer.training import load_run, update_metrics
 from lrformer.training.atomic_files import RunFileError
@@ -160,6 +160,36 @@ def test_a_users_mistake_stops_everything_and_is_not_recorded(made, data, tmp_pa
     with pytest.raises(ConfigError, match="another run"):
         reproduce_table(small_table(data), tmp_path, how=HOW)
     assert not (tmp_path / "attentions.json").exists()
+
+
+def test_a_folder_of_other_things_stops_no_other_run(data, tmp_path):
+    table = small_table(data, epochs=1)
+    (run,) = plan_runs(table, rows=["dot_product"], num_seeds=1)
+    folder = first_folder(tmp_path, table, run)
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("mine")
+    how = dataclasses.replace(HOW, evaluation=dataclasses.replace(HOW.evaluation, num_draws=5))
+    said = []
+    result = reproduce_table(table, tmp_path, num_seeds=1, how=how, say=said.append)
+    assert [standing.status for standing in result.standings] == ["missing", "finished"]
+    assert [entry.row for entry in result.record.runs] == ["lrsa"]
+    assert f"{folder} is not empty" in result.skipped["dot_product, seed 0"]
+    assert said[1].startswith("[1/2] dot_product, seed 0 is skipped: ")
+    (folder / "thesis.txt").unlink()
+    again = reproduce_table(table, tmp_path, num_seeds=1, how=how)
+    assert [standing.status for standing in again.standings] == ["finished"] * 2
+    assert not again.skipped
+
+
+def test_a_damaged_file_of_one_run_stops_no_other_run(made, data, tmp_path):
+    table = small_table(data)
+    (run,) = plan_runs(table, rows=["dot_product"], num_seeds=1)
+    folder = first_folder(tmp_path, table, run)
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text("{")
+    result = reproduce_table(table, tmp_path, num_seeds=1, how=HOW)
+    assert [standing.status for standing in result.standings] == ["missing", "finished"]
+    assert "is not valid JSON" in result.skipped["dot_product, seed 0"]
 
 
 def test_three_equal_errors_in_a_row_stop_the_rest(made, data, tmp_path):

@@ -57,7 +57,8 @@ def _show(measured: "Demo", console: Any) -> None:
         title="Known and unknown digits: "
         + (f"mean and 95% interval over {num_seeds} seeds" if num_seeds > 1 else "one seed"),
         title_justify="left",
-        caption=f"Unknown digits are found by {measured.scores[PLAIN]} ({PLAIN}) and {measured.scores[OURS]} ({OURS}).",
+        caption=f"Unknown digits are found by {measured.scores[PLAIN]} ({PLAIN}) and {measured.scores[OURS]} ({OURS}), "
+        "chosen on outliers made of validation images; the report lists every score.",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,

@@ -104,8 +104,8 @@ def main() -> None:
     except SystemExit as stop:
         if stop.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this
             typer.echo(
-                "lrformer: interrupted. A training, a table or a bench goes on with the same command; evaluate, predict "
-                "and bounds begin anew.",
+                "lrformer: interrupted. A training, a table, a figure, a bench or the demo goes on with the same command; "
+                "evaluate, predict and bounds begin anew.",
                 err=True,
             )
         if stop.code in (None, 0, EXIT_INTERRUPTED):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lrformer.cli.predict_command import EXIT_SOME_FAILED
+
 if TYPE_CHECKING:
     from lrformer.recipes.table import Table
     from lrformer.recipes.table_engine import Reproduction
@@ -41,6 +43,7 @@ EXPLANATION = """
 The next missing run is trained, evaluated and recorded, until all are there.
 Stop it by Ctrl-C or --time-limit, and the same command goes on.
 Runs that RECORD holds are not made again, wherever they were made.
+The exit code is 1 where a run that was asked for has failed, or was skipped.
 Start it two to four times to share one GPU: each takes the next run that no other has in hand.
 
 Example: lrformer reproduce {name} --out runs/{name} --epochs 15 --seeds 3 --time-limit 8
@@ -161,6 +164,8 @@ def _command(table: str) -> Any:
             root=root,
         )
         sets = DEFAULT_OOD.get(data, ()) if ood is None else _names(ood)
+        if ood is None and not is_listing:
+            _say_own_unknown(data)
         how = _circumstances(
             sets,
             device=device,
@@ -181,6 +186,9 @@ def _command(table: str) -> Any:
             say=lambda text: typer.echo(text, err=True),
         )
         _show(result, is_listing=is_listing)
+        is_left = any(standing.status == "failed" for standing in result.standings)
+        if not is_listing and (is_left or result.skipped):
+            raise typer.Exit(EXIT_SOME_FAILED)
 
     return command
 
@@ -237,6 +245,21 @@ def _changed(
         )
 
     return table.changed(change, variant)
+
+
+def _say_own_unknown(data: str) -> None:
+    """Name the unknown sets that lie in the folder of the data, where `evaluate` would take them and a table does not."""
+    from lrformer.data import DATASETS, list_splits
+    from lrformer.data.folder_layout import OOD_PREFIX
+
+    if data in DATASETS or not Path(data).expanduser().is_dir():
+        return
+    own = [f"{data}:{name}" for name in list_splits(data) if name.startswith(OOD_PREFIX)]
+    if own:
+        typer.echo(
+            f"the unknown sets in {data} are not looked at; --ood {shlex.quote(','.join(own))} takes them",
+            err=True,
+        )
 
 
 def _circumstances(
@@ -315,13 +338,18 @@ def _show(result: "Reproduction", *, is_listing: bool) -> None:
     print_figures(result, console)
     for standing in result.standings:
         if standing.status != "finished":
+            name = standing.run.name
             why = standing.attempts[0].error if standing.status == "failed" else ""
-            console.print(escape(f"{standing.status}: {standing.run.name} {why}".rstrip()))
+            if name in result.skipped:
+                why = f"(skipped: {result.skipped[name]})"
+            console.print(escape(f"{standing.status}: {name} {why}".rstrip()))
     finished = sum(standing.status == "finished" for standing in result.standings)
     place = str(result.record_path)
     if not result.record_path.exists():
         place += " does not exist yet"
     console.print(escape(f"{finished} of {len(result.standings)} runs are finished: {place}"))
+    if any(standing.status == "failed" for standing in result.standings):
+        console.print("--retry tries failed runs again")
     if is_listing:
         for line in _others(result):
             console.print(escape(line))

@@ -39,7 +39,7 @@ def _title(result: "Reproduction", rows: list["SummaryRow"]) -> str:
     is_printed = any(row.row.printed for row in rows)
     below = "; below ours the paper's and the difference"
     place = f"{below} ({table.place}, {table.printed_on})" if is_printed else ""
-    return f"{table.title} ({describe_variant(table.variant)}){place}"
+    return f"{table.heading} ({describe_variant(table.variant)}){place}"
 
 
 def _parts(
@@ -79,7 +79,10 @@ def needed_width(grid: "Grid", console: "Console") -> int:
 
 
 def _seeds(row: "SummaryRow") -> str:
-    return f"{row.num_seeds} seed{'' if row.num_seeds == 1 else 's'}, score {row.score}"
+    seeds = f"{row.num_seeds} seed{'' if row.num_seeds == 1 else 's'}"
+    # The score ranks unknown inputs; without a set of them nothing was ranked.
+    has_unknown = any(cell.column.dataset is not None for cell in row.cells)
+    return f"{seeds}, score {row.score}" if has_unknown else seeds
 
 
 def _cell(cell: "Cell") -> str:

@@ -9,6 +9,7 @@ from lrformer.recipes.printed import ABLATION, ALPHA, ATTENTIONS, printed_on, pr
 from lrformer.recipes.table import TABLES, Table, TableRow
 
 PLAIN = "dot_product"
+DEPTH = 6
 # Of the M variant, whose alpha is the tau of docs/lipschitz.md: a good start, not tuned.
 M_TAU = 16.0
 BEST_PRINTED_ALPHA = 100.0
@@ -58,7 +59,8 @@ def ablation(
         )
     return Table(
         name="ablation",
-        title="Methods on one transformer of depth 6",
+        title="Methods on one transformer",
+        depth=DEPTH,
         data=data,
         rows=tuple(rows),
         place="table 6",
@@ -96,7 +98,8 @@ def attentions(
     ]
     return Table(
         name="attentions",
-        title="Attentions under a linear head, depth 6",
+        title="Attentions under a linear head",
+        depth=DEPTH,
         data=data,
         rows=_attention_rows(rows, ATTENTIONS, data, optimizer, pixels),
         place="table 3",
@@ -130,7 +133,8 @@ def alpha_table(*, data: str = "cifar10", optimizer: str | None = None, pixels: 
     ]
     return Table(
         name="alpha",
-        title="The effect of alpha, linear head, depth 6",
+        title="The effect of alpha, linear head",
+        depth=DEPTH,
         data=data,
         rows=_attention_rows(rows, ALPHA, data, optimizer, pixels),
         place="table 4",

@@ -71,6 +71,7 @@ class Table:
         pivot: the row against which the source reads its own differences.
         num_seeds: how many runs make a row, unless told otherwise: three, or one where a run takes minutes.
         variant: what was chosen of the settings that the rows share, in a few words for a reader.
+        depth: of the recipe's model, where the heading names it.
         is_calibrated: whether its figures are read after the temperature; the paper has none.
     """
 
@@ -84,6 +85,7 @@ class Table:
     pivot: str
     num_seeds: int = 3
     variant: dict[str, Any] = field(default_factory=dict)
+    depth: int | None = None
     is_calibrated: bool = False
 
     def __post_init__(self) -> None:
@@ -92,6 +94,12 @@ class Table:
             raise ConfigError(f"rows ({', '.join(names)}) must have different names.")
         for what in (self.baseline, self.pivot):
             self.row(what)
+
+    @property
+    def heading(self) -> str:
+        """Return the title with the depth of the model; the variant says another depth."""
+        is_own = self.depth is not None and "depth" not in self.variant.get("model", {})
+        return f"{self.title}, depth {self.depth}" if is_own else self.title
 
     def row(self, name: str) -> TableRow:
         """Return a row by its name."""

@@ -28,7 +28,8 @@ from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_run import PlannedRun
 from lrformer.training import TrainConfig
 from lrformer.training.backbone import file_image_size
-from lrformer.training.running import check_run
+from lrformer.training.running import check_data, check_run
+from lrformer.training.start import take_model_of_start
 
 
 def check_runs(due: Sequence[PlannedRun], record: TableRecord, path: Path) -> None:
@@ -43,6 +44,8 @@ def check_runs(due: Sequence[PlannedRun], record: TableRecord, path: Path) -> No
     """
     for run in due:
         _check_written(run)
+    if due:
+        _check_shared(due[0].config)
     for run in {run.row.name: run for run in reversed(due)}.values():
         try:
             split = check_run(run.config)
@@ -60,6 +63,16 @@ def check_runs(due: Sequence[PlannedRun], record: TableRecord, path: Path) -> No
                 f"{path} has runs on other data than those of {run.config.data} now: their digest is "
                 f"{', '.join(sorted(known))} there and {split.digest} here. Put the data back, or choose another record."
             )
+
+
+def _check_shared(config: TrainConfig) -> None:
+    """Raise for data or a batch size that no row can be trained with: these are not the row's."""
+    try:
+        config = take_model_of_start(config)
+        file_image_size(config)
+    except LRFormerError:
+        return  # the row's own, which is raised with its name
+    check_data(config)
 
 
 def _preparation(config: TrainConfig) -> tuple[int | None, int | None] | None:

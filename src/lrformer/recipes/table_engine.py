@@ -5,13 +5,13 @@ done after training alone share the weights of the first one that is trained.
 """
 
 import dataclasses
-import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lrformer.core import ConfigError, NotFiniteError
+from lrformer.recipes.estimate import estimate_seconds, seconds_left
 from lrformer.recipes.experiment import with_seed
 from lrformer.recipes.sharing import is_in_hand, sole_writer, take_in_hand
 from lrformer.recipes.table import Table
@@ -34,12 +34,10 @@ from lrformer.recipes.table_run import (
 from lrformer.recipes.time_limit import TimeLimit
 from lrformer.recipes.twins import find_in_training, find_trained
 from lrformer.training.atomic_files import RunFileError, check_writable
-from lrformer.training.journal import read_log
 from lrformer.training.metrics_file import is_finished
+from lrformer.training.processes import check_device
 from lrformer.training.run_config import CONFIG_FILE
 
-# What a first estimate may be off by.
-CAUTION = 1.1
 # After this nothing on the GPU works in the same process.
 LOST_DEVICE = ("CUDA error", "device-side assert", "unspecified launch failure")
 # One row may fail by itself; a fault of the program or of the machine meets every row.
@@ -59,13 +57,21 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What a call has brought: the record as it is now and its file, every run, and why it stopped before the end."""
+    """What a call has brought.
+
+    Attributes:
+        record: as it is now; its file is `record_path`.
+        standings: of every run that was asked for.
+        stopped: why it stopped before the end.
+        skipped: what is wrong with the folder of a run, by the name of the run.
+    """
 
     table: Table
     record: TableRecord
     record_path: Path
     standings: tuple[Standing, ...]
     stopped: str | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
 
     @property
     def others(self) -> tuple[TableRun, ...]:
@@ -143,8 +149,9 @@ def reproduce_table(
 
     Each run has a folder of its own under `out`, in which an interrupted one goes on; the record is written
     after every run. A run that is in the record is not made again, wherever it was made. A run that fails is
-    recorded with its error, and the rest goes on. Several processes may make the same call: they share the
-    runs, and one that finds only runs in other hands returns.
+    recorded with its error, and the rest goes on; one whose folder holds something else, or damaged files, is
+    skipped. Several processes may make the same call: they share the runs, and one that finds only runs in
+    other hands returns.
 
     Args:
         out: None only for a listing of `record_path`.
@@ -168,7 +175,7 @@ def reproduce_table(
         )
     plan = plan_runs(table, rows=rows, num_seeds=num_seeds)
     record = read_table_record(path, table=table.name, data=table.data)
-    stopped = None
+    stopped, skipped = None, {}
     if out is not None and not is_listing:
         check_writable(path)
         with sole_writer(path):
@@ -178,6 +185,7 @@ def reproduce_table(
         standings = look_up(table, plan, record, out, how.ood)
         due = [standing.run for standing in standings if standing.status in wanted]
         if any(standing.status != "finished" for standing in standings):
+            check_device(how.runtime.device)
             check_unknown_sets(plan[0].config, how.ood)
         check_runs(due, record, path)
         with TimeLimit(time_limit) as limit:
@@ -198,13 +206,14 @@ def reproduce_table(
                 if not limit.is_over:
                     raise
                 stopped = "the time is over; the run in hand goes on with the same command"
-        record = work.read()
+        record, skipped = work.read(), work.skipped
     return Reproduction(
         table=table,
         record=record,
         record_path=path,
         standings=look_up(table, plan, record, out, how.ood),
         stopped=stopped,
+        skipped=skipped,
     )
 
 
@@ -225,6 +234,7 @@ class _Work:
     def __post_init__(self) -> None:
         self.num_attempts = {run.name: len(self._attempts(run)) for run in self.plan}
         self.errors: list[str] = []
+        self.skipped: dict[str, str] = {}
 
     def make_missing(self) -> str | None:
         """Make what nobody else makes; return why it stopped before the end, or None.
@@ -237,7 +247,8 @@ class _Work:
             for run in left:
                 if not self._is_due(run):
                     continue
-                with take_in_hand(first_folder(self.out, self.table, run)) as is_ours:
+                first = first_folder(self.out, self.table, run)
+                with self._skipping(run, first), take_in_hand(first) as is_ours:
                     other = None
                     if is_ours:
                         other = find_in_training(self.out, self.table, run, self._folder(run))
@@ -268,6 +279,17 @@ class _Work:
             return f"other processes have in hand what is left ({names}){again}"
         return None
 
+    @contextmanager
+    def _skipping(self, run: PlannedRun, folder: Path) -> Iterator[None]:
+        """Go on behind the block where something is wrong with the folder of this run alone, as its error then names it."""
+        try:
+            yield
+        except ConfigError as error:
+            if str(folder) not in str(error):
+                raise
+            self.skipped[run.name] = str(error)
+            self.say(f"{self._title(run)} is skipped: {error}")
+
     def _is_waiting(self, run: PlannedRun) -> bool:
         """Return whether nobody has the run in hand itself, but the one whose weights it takes."""
         return not is_in_hand(first_folder(self.out, self.table, run))
@@ -281,7 +303,7 @@ class _Work:
         folder = self._folder(run)
         trained = find_trained(self.out, self.table, run, folder)
         estimate = estimate_seconds(run, self.record, is_trained=trained is not None)
-        if not self.limit.admits(_seconds_left(estimate, folder)):
+        if not self.limit.admits(seconds_left(estimate, folder)):
             return f"{run.name} would not fit into the time that is left"
         with_weights = "" if trained is None else f" with the weights of {trained.row}"
         self.say(f"{self._title(run)}{with_weights} ...")
@@ -320,39 +342,6 @@ class _Work:
 
     def _title(self, run: PlannedRun) -> str:
         return f"[{self.plan.index(run) + 1}/{len(self.plan)}] {run.name}"
-
-
-def estimate_seconds(
-    run: PlannedRun, record: TableRecord, *, is_trained: bool = False
-) -> float | None:
-    """Return how long a run may take, from those that are finished: its own row, else its variant, else any.
-
-    Args:
-        is_trained: whether only its evaluation is left to do.
-    """
-    known = [entry for entry in record.runs if entry.is_finished and entry.seconds]
-    for alike in (
-        [e for e in known if (e.row, _key(e.variant)) == (run.row.name, _key(run.variant))],
-        [e for e in known if _key(e.variant) == _key(run.variant)],
-        known,
-    ):
-        if alike:
-            return CAUTION * max(
-                entry.seconds["evaluation"]
-                + (not is_trained)
-                * entry.seconds["training"]
-                * run.config.epochs
-                / entry.config.epochs
-                for entry in alike
-            )
-    return None
-
-
-def _seconds_left(estimate: float | None, folder: Path) -> float | None:
-    """Return what is left of an estimate for a run that was begun before."""
-    if estimate is None:
-        return None
-    return max(0.0, estimate - sum(entry.get("seconds", 0.0) for entry in read_log(folder)))
 
 
 def describe(run: TableRun) -> str:
@@ -394,7 +383,3 @@ def _reason_to_stop(errors: list[str]) -> str | None:
             f"{NUM_SAME_ERRORS} runs in a row failed alike ({last[0]}); mend it, then add --retry"
         )
     return None
-
-
-def _key(variant: object) -> str:
-    return json.dumps(variant, sort_keys=True)

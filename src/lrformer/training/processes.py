@@ -7,15 +7,20 @@ import torch
 from lrformer.core import ConfigError
 
 
+def check_device(device: str) -> None:
+    """Raise where no training can run on the device of this name."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device ('{device}') must be 'auto', 'cpu' or 'cuda'.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is 'cuda', but torch sees no GPU; take 'auto' or 'cpu'.")
+
+
 def start_accelerator(device: str) -> Any:
     """Return an Accelerator on `device` ("auto", "cpu", "cuda"); under a launcher it joins the others."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, PartialState
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"device ('{device}') must be 'auto', 'cpu' or 'cuda'.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is 'cuda', but torch sees no GPU; take 'auto' or 'cpu'.")
+    check_device(device)
     wanted = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     # Accelerate keeps the device of the first run of a process; the next run may want another.
     state = PartialState(cpu=wanted == "cpu")
