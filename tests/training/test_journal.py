@@ -11,8 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lrformer.training import train
 from lrformer.training.journal import Journal, read_log
+from tests.training.interruption import interrupt, stop_at
 from tests.training.small import PLAIN, QUIET, SMALL, small
-from tests.training.test_resume import interrupt, stop_at
 
 BOARD = dataclasses.replace(QUIET, tensorboard=True)
 

@@ -14,8 +14,8 @@ from lrformer.training.muon import Muon, matrix_updates, orthogonalize
 from lrformer.training.optimizers import build_optimizer, parameter_groups
 from lrformer.training.state import load_optimizer, optimizer_tensors, read_state
 from tests.tolerance import TOLERANCE, assert_close
+from tests.training.interruption import interrupt, stop_at
 from tests.training.small import QUIET, small, weights
-from tests.training.test_resume import interrupt, stop_at
 
 CPU = torch.device("cpu")
 LR, DECAY, BETAS, EPS = 0.02, 0.1, (0.9, 0.99), 1e-8

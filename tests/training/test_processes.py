@@ -10,8 +10,8 @@ from lrformer.data import SHIFT_AND_FLIP
 from lrformer.training import TrainConfig, train
 from tests.processes import run_together
 from tests.tolerance import assert_close
+from tests.training.interruption import interrupt, stop_at
 from tests.training.small import PLAIN, QUIET, flat, small
-from tests.training.test_resume import interrupt, stop_at
 
 CONFIG = small(
     PLAIN,

@@ -1,6 +1,7 @@
 """What is shown of a training where there is no terminal."""
 
 import io
+from collections.abc import Iterable
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,32 @@ from lrformer.core import ConfigError
 from lrformer.training import RuntimeConfig, progress, train
 from lrformer.training.progress import Display
 from tests.training.small import small
+
+
+def show_epoch(
+    display: Display,
+    clock: list[float],
+    epoch: int,
+    *,
+    steps: Iterable[int],
+    seconds: float,
+    validation: float = 0.0,
+    **figures: float,
+) -> None:
+    """Show an epoch of ten steps: looks after `steps`, each `seconds` after the last one, and its end."""
+    for step in steps:
+        clock[0] += seconds
+        display.update(
+            stage=0,
+            epoch=epoch,
+            done=10 * epoch + step,
+            loss=1.0,
+            accuracy=None,
+            images_per_second=8,
+        )
+    clock[0] += validation
+    entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
+    display.end_epoch({**entry, **figures}, 10 * (epoch + 1))
 
 
 def lines_of(
@@ -27,17 +54,7 @@ def lines_of(
     )
     with display:
         for epoch in range(10):
-            display.update(
-                stage=0,
-                epoch=epoch,
-                done=10 * epoch + 5,
-                loss=1.0,
-                accuracy=None,
-                images_per_second=8,
-            )
-            clock[0] += 25.0
-            entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
-            display.end_epoch(entry, 10 * (epoch + 1))
+            show_epoch(display, clock, epoch, steps=[5], seconds=0.0, validation=25.0)
     return capsys.readouterr().err.splitlines()
 
 
@@ -64,18 +81,8 @@ def lines_a_minute(capsys, monkeypatch, *, num_epochs: int, seconds: float) -> l
         seconds_between_lines=60.0,
     )
     for epoch in range(num_epochs):
-        for step in range(10):
-            clock[0] += seconds
-            display.update(
-                stage=0,
-                epoch=epoch,
-                done=10 * epoch + step,
-                loss=1.0,
-                accuracy=None,
-                images_per_second=8,
-            )
-        entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
-        display.end_epoch({**entry, "val_accuracy": 0.5, "val_nll": 1.0}, 10 * (epoch + 1))
+        figures = {"val_accuracy": 0.5, "val_nll": 1.0}
+        show_epoch(display, clock, epoch, steps=range(10), seconds=seconds, **figures)
     return capsys.readouterr().err.splitlines()
 
 
@@ -84,19 +91,7 @@ def test_a_validation_is_not_laid_to_the_last_steps_before_it(capsys, monkeypatc
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     display = Display(num_epochs=10, num_stages=1, num_steps=100, is_shown=True)
     for epoch, first in ((4, 8), (5, 1)):  # resumed late in the fifth epoch
-        for step in range(first, 11):
-            clock[0] += 1.0
-            display.update(
-                stage=0,
-                epoch=epoch,
-                done=10 * epoch + step,
-                loss=1.0,
-                accuracy=None,
-                images_per_second=8,
-            )
-        clock[0] += 10.0
-        entry = {"stage": 0, "epoch": epoch, "loss": 1.0, "images_per_second": 8.0}
-        display.end_epoch(entry, 10 * (epoch + 1))
+        show_epoch(display, clock, epoch, steps=range(first, 11), seconds=1.0, validation=10.0)
     lines = capsys.readouterr().err.splitlines()
     # Steps of a second; then whole epochs of ten with ten seconds of validation.
     assert [line.split("images/s")[1].strip() for line in lines] == ["0:50 left", "1:20 left"]

@@ -26,6 +26,7 @@ from lrformer.training.run_config import read_run_config
 from lrformer.training.splits import training_batches
 from lrformer.training.state import read_state, write_state
 from lrformer.training.step import OptimizerStep
+from tests.training.interruption import interrupt, stop_at
 from tests.training.small import PLAIN, QUIET, SMALL, small, weights
 
 ROOT = Path(__file__).parents[2]
@@ -37,25 +38,6 @@ torch.set_num_threads(1)
 from tests.training.test_resume import EVERY_STEP, LONG, train
 train(LONG, sys.argv[1], runtime=EVERY_STEP)
 """
-
-
-def stop_at(monkeypatch, number: int, action) -> None:
-    """Call `action` after the optimizer step with this number."""
-    count = 0
-    step = OptimizerStep.__call__
-
-    def counting(self, pieces):
-        nonlocal count
-        step(self, pieces)
-        count += 1
-        if count == number:
-            action()
-
-    monkeypatch.setattr(OptimizerStep, "__call__", counting)
-
-
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_killed_run_resumes_and_ends_with_the_same_bits(tmp_path):
@@ -212,43 +194,6 @@ def test_an_interruption_after_the_last_step_is_not_forgotten(tmp_path, monkeypa
             train(small(epochs=1), tmp_path / "stopped", runtime=QUIET)
     train(small(epochs=1), tmp_path / "stopped", runtime=QUIET)
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
-
-
-def test_a_run_that_goes_on_says_where(tmp_path, monkeypatch, capsys):
-    config = small(method="deep_ensemble", method_overrides={"num_members": 2}, epochs=1)
-    config = small(config, epochs=2, batch_size=128)  # four steps an epoch, eight a member
-    shown = dataclasses.replace(QUIET, quiet=False)
-
-    for number, words in (
-        (4, "going on after the last step of member 1/2, epoch 1\n"),
-        (8, "going on at member 2/2, epoch 2, step 2\n"),
-    ):
-        with monkeypatch.context() as patched:
-            stop_at(patched, number, interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                train(config, tmp_path, runtime=QUIET)
-        with monkeypatch.context() as patched:
-            stop_at(patched, 1, interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                train(config, tmp_path, runtime=shown)
-        assert words in capsys.readouterr().err
-
-
-def test_a_run_that_was_stopped_after_training_says_that_nothing_is_lost(
-    tmp_path, monkeypatch, capsys
-):
-    with monkeypatch.context() as patched:
-        patched.setattr(running, "fit_decision", _stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(small(epochs=1), tmp_path, runtime=QUIET)
-    train(small(epochs=1), tmp_path, runtime=dataclasses.replace(QUIET, quiet=False))
-    said = capsys.readouterr().err
-    assert "training is finished; going on with posterior, temperature and threshold\n" in said
-    assert "going on at" not in said
-
-
-def _stop(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ from lrformer.training.run_folder import save_method, write_decision
 from lrformer.training.splits import load_splits
 from lrformer.training.start import seen_validation
 from tests.tolerance import assert_close
+from tests.training.interruption import interrupt, stop_at
 from tests.training.small import PLAIN, QUIET, small, weights
-from tests.training.test_resume import interrupt, stop_at
 
 TIMM = {"depth": 1, "img_size": 16, "patch_size": 8, "embed_dim": 48, "alpha": 3.0}
 
