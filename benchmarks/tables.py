@@ -1,9 +1,10 @@
 """The tables of README.md and docs, made from the records in benchmarks/results.
 
-python benchmarks/tables.py            # print them
-python benchmarks/tables.py --write    # put them between their markers
+python benchmarks/tables.py            # say which pages are not as the records make them
+python benchmarks/tables.py --write    # put the tables between their markers
 """
 
+import argparse
 import json
 import re
 import sys
@@ -184,9 +185,29 @@ def pages_with_tables() -> Iterator[tuple[Path, str]]:
     yield from texts.items()
 
 
-if __name__ == "__main__":
-    for page, text in pages_with_tables():
-        if "--write" in sys.argv:
+def main() -> None:
+    """Write the pages that differ from their records, or name them."""
+    parser = argparse.ArgumentParser(
+        description="The tables of README.md and docs against the records."
+    )
+    parser.add_argument("--write", action="store_true", help="put the tables between their markers")
+    is_writing = parser.parse_args().write
+    stale = [
+        (page, text)
+        for page, text in pages_with_tables()
+        if text != page.read_text(encoding="utf-8")
+    ]
+    for page, text in stale:
+        if is_writing:
             page.write_text(text, encoding="utf-8")
-        else:
-            print(text)
+        print(
+            f"{page.relative_to(ROOT)} {'is written' if is_writing else 'is not as its records make it'}"
+        )
+    if not stale:
+        print("every page is as its records make it")
+    elif not is_writing:
+        sys.exit("--write puts the tables in their places")
+
+
+if __name__ == "__main__":
+    main()
