@@ -1,6 +1,7 @@
 """README.md says nothing that is not true: its Python runs, its tables are the records'."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,27 @@ def test_tables_are_those_of_the_records(monkeypatch):
         assert page.read_text(encoding="utf-8") == text, (
             f"run benchmarks/tables.py --write ({page})"
         )
+
+
+def test_a_page_that_differs_from_its_records_is_named_and_written_only_when_asked(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    stale, fresh = tmp_path / "stale.md", tmp_path / "fresh.md"
+    stale.write_text("old")
+    fresh.write_text("same")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "pages_with_tables", lambda: [(stale, "new"), (fresh, "same")])
+    monkeypatch.setattr(sys, "argv", ["tables.py"])
+    with pytest.raises(SystemExit, match="--write"):
+        tables.main()
+    assert capsys.readouterr().out == "stale.md is not as its records make it\n"
+    assert stale.read_text() == "old"
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--write"])
+    tables.main()
+    assert stale.read_text() == "new"
 
 
 def test_every_command_that_the_readme_shows_exists():
