@@ -63,6 +63,7 @@ def take_steps(model: Method) -> None:
             model.loss(x, y).backward()
             optimizer.step()
             model.after_step(x, y)
+            model.refresh_posterior()
         model.finish_stage()
     model.fit_posterior([batch(48), batch(12)])
 

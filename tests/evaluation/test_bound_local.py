@@ -134,8 +134,9 @@ def test_constants_grow_with_the_ball_and_stay_below_the_global_one():
 def test_on_a_small_ball_a_dot_product_has_the_constant_of_its_longest_token_biases_included():
     model, x = small(attention=DotProductConfig(qkv_bias=True), norm="post", shake=0.5), images()
     attention, seen = model.blocks[0].attn, []
-    attention.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+    hook = attention.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
     model(x)
+    hook.remove()
     longest = float(max_token_norm(seen[0]).max())
     expected = attention_constants(attention, n=4, radius=longest).frobenius.value
     row = next(row for row in bounds(model, x, radius=1e-9).rows if row.name == "blocks.0.attn")

@@ -3,13 +3,20 @@
 import math
 
 import pytest
+import timm.layers
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
-from lrformer.attention import LRSA
+from lrformer.attention import LRSA, DotProductAttention
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant
-from lrformer.evaluation.bound_modules import linear_constants, mlp_constants, norm_constants
+from lrformer.evaluation.bound_modules import (
+    attention_constants,
+    linear_constants,
+    mlp_constants,
+    norm_constants,
+    norm_output_radius,
+)
 from lrformer.evaluation.bound_types import is_exactly
 from lrformer.evaluation.bounds import bounds
 from lrformer.heads import RandomFeatureGP
@@ -175,3 +182,69 @@ def test_a_parametrized_layer_is_of_the_class_that_was_written():
     assert linear_constants(layer).frobenius.value == pytest.approx(2 * sigma)
     assert not linear_constants(loud).frobenius.is_finite
     assert not norm_constants(subclass(nn.Identity())).frobenius.is_finite
+
+
+def _with_hook(part: nn.Module) -> None:
+    part.register_forward_hook(lambda _, args, output: 100 * output)
+
+
+def _with_pre_hook(part: nn.Module) -> None:
+    part.register_forward_pre_hook(lambda _, args: tuple(100 * arg for arg in args))
+
+
+def _with_forward(part: nn.Module) -> None:
+    forward = part.forward
+    part.forward = lambda *args, **kwargs: 100 * forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("patch", [_with_hook, _with_pre_hook, _with_forward])
+@pytest.mark.parametrize("name", ["", "blocks.0", "blocks.0.mlp", "head"])
+@pytest.mark.parametrize("certified", [False, True])
+def test_what_was_put_into_a_part_after_it_was_built_makes_the_bound_infinite(
+    patch, name, certified
+):
+    model = create_model("certified_digits", depth=1) if certified else small()
+    x = torch.randn(2, 1, 8, 8) if certified else torch.randn(2, 1, 4, 4)
+    assert math.isfinite(bounds(model).chain.log10)
+    patch(model.get_submodule(name))
+    report = bounds(model, x, num_steps=2, radius=0.1)
+    assert report.chain.log10 == math.inf
+    where = f"'{name}'" if name else "the model"
+    assert f"{where} has a forward" in report.chain.bound.reason
+    assert report.radii == (0.0, 0.0)
+    assert report.certificate is None
+    assert report.local.constants == (math.inf, math.inf)
+    assert report.local.radii == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "normalize",
+    [
+        nn.utils.spectral_norm,
+        lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5),
+    ],
+)
+def test_a_weight_that_is_only_made_in_the_next_forward_pass_has_no_constant(normalize):
+    model = small()
+    normalize(model.head)
+    with torch.no_grad():
+        model.head.weight_orig.mul_(50)  # `weight` is still that of the last pass
+    report = bounds(model)
+    assert report.chain.log10 == math.inf
+    assert "torch.nn.utils.parametrizations" in report.chain.bound.reason
+
+
+def test_a_norm_over_several_tokens_is_none_of_single_tokens():
+    for make in (nn.LayerNorm, nn.RMSNorm):
+        whole = make((4, 6), eps=1e-2)
+        assert not norm_constants(whole).max_token.is_finite
+        assert norm_output_radius(whole) is None
+        assert norm_output_radius(make(6, eps=1e-2)) is not None
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_dot_products_on_another_scale_have_no_constant(ours):
+    attention = DotProductAttention(6, 2) if ours else timm.layers.Attention(6, 2)
+    assert attention_constants(attention, n=4, radius=1.0).frobenius.is_finite
+    attention.scale = 10.0
+    assert not attention_constants(attention, n=4, radius=1.0).frobenius.is_finite

@@ -1,5 +1,6 @@
 """The report is sound: whatever is measured anywhere stays below what it calls a bound."""
 
+import copy
 import json
 import math
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from lrformer.attention import LRSA
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant
 from lrformer.evaluation.bound_measurements import _Prefix
 from lrformer.evaluation.bound_modules import attention_constants
@@ -369,3 +370,25 @@ def test_the_default_model_of_the_package_can_be_reported():
 def test_a_name_is_no_model():
     with pytest.raises(ConfigError, match="must be a module"):
         bounds("lrformer_digits")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_weight_that_is_no_number_is_named(value):
+    model = small()
+    with torch.no_grad():
+        model.blocks[1].mlp.fc1.weight[0, 0] = value
+    with pytest.raises(NotFiniteError, match=r"the weight blocks\.1\.mlp\.fc1\.weight holds NaN"):
+        bounds(model)
+
+
+def test_the_radii_of_a_model_in_16_bits_are_those_of_its_weights_without_rounding():
+    torch.manual_seed(0)
+    tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)
+    config = CertifiedConfig(tokens=tokens, embed_dim=12, depth=2, num_heads=3, num_classes=4)
+    model = config.build().bfloat16()
+    x = images(64).bfloat16()
+    rounded = bounds(model, x, num_steps=1)
+    exact = bounds(copy.deepcopy(model).double(), x.double(), num_steps=1)
+    assert rounded.margins == pytest.approx(exact.margins)
+    assert rounded.radii == pytest.approx(exact.radii, rel=1e-2)
+    assert next(model.parameters()).dtype == torch.bfloat16

@@ -151,6 +151,24 @@ def test_a_setting_that_cannot_be_read_off_the_model_is_refused_by_name(tmp_path
         save(nn.Linear(2, 2), tmp_path)
 
 
+def test_what_was_put_into_a_model_after_it_was_built_is_not_dropped_in_silence(
+    tmp_path: Path,
+) -> None:
+    model = timm_model("vit_tiny_patch16_224", depth=1)
+    save(model, tmp_path)
+    hooks = (
+        (model.head.register_forward_hook(lambda _, args, output: 2 * output), "'head' has a"),
+        (model.blocks[0].register_forward_pre_hook(lambda _, args: args), "'blocks.0' has a"),
+    )
+    for hook, words in reversed(hooks):
+        with pytest.raises(UnsupportedModelError, match=words):
+            save(model, tmp_path)
+        hook.remove()
+    model.forward = lambda x: x
+    with pytest.raises(UnsupportedModelError, match="the model has a forward that was put into it"):
+        save(model, tmp_path)
+
+
 def test_a_write_that_breaks_leaves_the_old_model_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,3 +120,16 @@ def test_a_stage_that_does_not_exist_is_named() -> None:
         small_method("deep_ensemble").start_stage(5)
     with pytest.raises(ConfigError, match=r"num_members \(1\)"):
         small_method("deep_ensemble", num_members=1)
+
+
+def test_parameters_get_the_same_gradients_vectorized_or_not() -> None:
+    x = digits()[1].tensors[0][:6]
+    gradients = []
+    for vectorize in (True, False):
+        torch.manual_seed(0)
+        ensemble = finished(TinyMLP, vectorize=vectorize)
+        ensemble(x).square().sum().backward()
+        gradients.append([parameter.grad for parameter in ensemble.parameters()])
+    for stacked, looped in zip(*gradients, strict=True):
+        assert stacked is not None
+        assert torch.allclose(stacked, looped)

@@ -6,6 +6,7 @@ from torch import nn
 
 from lrformer import create_model
 from lrformer.core import ConfigError
+from lrformer.heads import FlatVarianceWarning
 from lrformer.methods import create_method
 from lrformer.models.spectral import spectral_norms
 
@@ -48,3 +49,21 @@ def test_a_bound_that_is_not_positive_is_refused_by_its_own_name(bound: float) -
         ConfigError, match=r"spectral_bound \(.*\) must be (positive|a finite number), or"
     ):
         make(spectral_bound=bound)
+
+
+def test_a_process_that_is_fitted_after_training_has_nothing_to_refresh_between_epochs() -> None:
+    method = make(head="fitted")
+    loader = [(torch.randn(8, 1, 8, 8), torch.arange(8))]
+    method.train()
+    method.on_epoch_start()
+    method.loss(*loader[0]).backward()
+    method.refresh_posterior()
+    assert method.needs_posterior
+    with pytest.warns(FlatVarianceWarning):  # eight inputs of noise
+        method.fit_posterior(loader)
+    assert not method.needs_posterior
+    # Weights that have moved on have no posterior until it is fitted again.
+    method.train()
+    method.loss(*loader[0]).backward()
+    method.refresh_posterior()
+    assert method.needs_posterior

@@ -117,3 +117,37 @@ def test_frozen_parts_stay_frozen() -> None:
     model[2].train()
     apply_spectral_norm(model, bound=1.0, input_shape=(3, 8, 8), batch_norm=True)
     assert [part.training for part in model] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "padding", [{"padding_mode": "reflect", "padding": 1}, {"padding": "same"}]
+)
+def test_a_padding_that_is_another_map_is_refused_before_anything_changes(padding) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 3, **padding))
+    with pytest.raises(ConfigError, match="needs zero padding given by numbers"):
+        apply_spectral_norm(model, bound=1.0, input_shape=(2, 4, 4))
+    assert not parametrize.is_parametrized(model[0])
+
+
+@pytest.mark.parametrize("sizes", [(9, 2), (2, 9)])
+def test_a_convolution_that_runs_at_two_sizes_is_bounded_at_the_larger(sizes) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 1, 3, padding=1, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second = (self.conv(x[..., :size, :size]).mean() for size in sizes)
+            return first + second
+
+    model = Twice()
+    nn.init.ones_(model.conv.weight)
+    apply_spectral_norm(model, bound=1.0, input_shape=(1, 9, 9), num_iterations=50)
+    model.train()
+    for _ in range(3):
+        model(torch.zeros(1, 1, 9, 9))
+    model.eval()
+    for size in sizes:
+        basis = torch.eye(size * size).view(-1, 1, size, size)
+        operator = model.conv(basis).flatten(1)
+        assert torch.linalg.matrix_norm(operator, 2) <= 1.001

@@ -1,5 +1,6 @@
 """Local constants of a model and of its parts at given inputs: all of them lower bounds."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -91,6 +92,19 @@ def measure(
             if isinstance(attention, MultiheadSelfAttention):
                 _look_at(attention, tokens, name, seen)
     return seen
+
+
+@torch.no_grad()
+def exact_outputs(model: nn.Module, x: Tensor, outputs: Tensor, *, batch_size: int) -> Tensor:
+    """Return `outputs` in float64; of a model in 16 bits those of its copy in float64.
+
+    Its own are rounded, and the constants are those of the map without rounding.
+    """
+    if outputs.dtype not in (torch.float16, torch.bfloat16):
+        return outputs.double()
+    exact = copy.deepcopy(model).double()
+    with differentiable(exact):
+        return torch.cat([_logits(exact, part.double()) for part in x.split(batch_size)])
 
 
 def pair_distortions(

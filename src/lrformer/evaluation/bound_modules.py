@@ -98,13 +98,18 @@ def norm_constants(module: nn.Module | None) -> Constants:
 
 
 def is_layer_norm(module: nn.Module | None) -> TypeGuard[nn.LayerNorm]:
-    """Return whether this is a plain LayerNorm, torch's or timm's."""
-    return is_exactly(module, *_LAYER_NORMS)
+    """Return whether this is a plain LayerNorm of single tokens, torch's or timm's."""
+    return is_exactly(module, *_LAYER_NORMS) and _is_of_tokens(module)
 
 
 def is_rms_norm(module: nn.Module | None) -> TypeGuard[nn.RMSNorm]:
-    """Return whether this is torch's RMSNorm."""
-    return is_exactly(module, nn.RMSNorm)
+    """Return whether this is torch's RMSNorm of single tokens."""
+    return is_exactly(module, nn.RMSNorm) and _is_of_tokens(module)
+
+
+def _is_of_tokens(module: Any) -> bool:
+    """Return whether a norm is over the width alone, and not over several tokens."""
+    return len(module.normalized_shape) == 1
 
 
 def is_linear(module: nn.Module | None) -> TypeGuard[nn.Linear]:
@@ -212,9 +217,10 @@ def attention_constants(module: Any, *, n: int, radius: float | None) -> Constan
     return both(lambda norm: dot_product_bound(heads, n=n, norm=norm, radius=radius))
 
 
-def is_dot_product(module: nn.Module) -> bool:
-    """Return whether this is plain dot-product attention, ours or timm's."""
-    return is_exactly(module, DotProductAttention, _TIMM_ATTENTION)
+def is_dot_product(module: Any) -> bool:
+    """Return whether this is plain dot-product attention, ours or timm's, with the usual scale of its scores."""
+    kinds = (DotProductAttention, _TIMM_ATTENTION)
+    return is_exactly(module, *kinds) and module.scale == module.head_dim**-0.5
 
 
 def with_dot_product_bias(

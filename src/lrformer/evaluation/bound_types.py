@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from lrformer.core.patches import COMPILED
 from lrformer.models.block import DropPath
 
 # A class, or the full name of one of another package's, which is not imported for it.
@@ -35,8 +36,7 @@ def is_exactly(module: object, *kinds: Kind) -> bool:
 
 def uncompiled(module: Any) -> Any:
     """Return the module inside what `torch.compile` made of it, which computes the same."""
-    compiled = is_exactly(module, "torch._dynamo.eval_frame.OptimizedModule")
-    return module._orig_mod if compiled else module
+    return module._orig_mod if is_exactly(module, COMPILED) else module
 
 
 def is_nothing(part: nn.Module | None) -> bool:

@@ -7,12 +7,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.core.modes import evaluating
+from lrformer.core.patches import patches_of
 from lrformer.evaluation.bound_balls import with_balls
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant, pool_constants
 from lrformer.evaluation.bound_local import layer_scale
-from lrformer.evaluation.bound_measurements import Measurements, Progress, measure, pair_distortions
+from lrformer.evaluation.bound_measurements import (
+    Measurements,
+    Progress,
+    exact_outputs,
+    measure,
+    pair_distortions,
+)
 from lrformer.evaluation.bound_modules import (
     Constants,
     attention_constants,
@@ -51,6 +58,11 @@ from lrformer.models.certified import CertifiedTransformer
 from lrformer.training.posterior import PosteriorClassifier
 from lrformer.training.run_folder import Run
 
+PATCHED = (
+    "it may change anything, and no constant holds for it. Remove it (what Accelerate prepared: unwrap_model); for "
+    "norms of weights take torch.nn.utils.parametrizations"
+)
+
 
 def bounds(
     model: nn.Module | Run,
@@ -86,6 +98,7 @@ def bounds(
         raise ConfigError(
             f"radius ({radius}) must be positive and finite, and x must hold the inputs it is around."
         )
+    _check_finite(model)
     is_certifiable = _predicts_by_logits(model)
     if type(model) is PosteriorClassifier:
         # A posterior gives a variance; the mean logits are the model's.
@@ -101,8 +114,20 @@ def bounds(
     return report if is_certifiable else _without_radii(report)
 
 
+def _check_finite(model: nn.Module) -> None:
+    """Raise for a weight that is no number: it has no norm."""
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise NotFiniteError(
+                f"the weight {name} holds NaN or infinity, so that the model has no constants; it has diverged and must "
+                "be trained anew."
+            )
+
+
 def _sound_report(model: nn.Module, x: Tensor | None) -> tuple[Structure | None, BoundsReport]:
     """Return what was read of a model that has local theorems, and the constants of any model."""
+    if patches := patches_of(model):
+        return None, _unknown_report(model, f"{patches[0]}: {PATCHED}")
     if is_certified(model):
         return None, _certified_report(model, split_method(model)[0])
     structure = read_structure(model)
@@ -130,13 +155,9 @@ def _without_radii(report: BoundsReport) -> BoundsReport:
 
 def _unknown_report(model: nn.Module, reason: str) -> BoundsReport:
     kind, nothing = type(model).__name__, same(math.inf, reason)
-    return BoundsReport(
-        model=kind,
-        num_tokens=None,
-        rows=(_row("model", model, nothing),),
-        chain=network([_stage(kind, nothing)]),
-        depth=(),
-    )
+    rows = [_row("model", model, nothing)]
+    chain = _explained(network([_stage(kind, nothing)]), rows)
+    return BoundsReport(model=kind, num_tokens=None, rows=tuple(rows), chain=chain, depth=())
 
 
 def _transformer_report(model: nn.Module, structure: Structure) -> BoundsReport:
@@ -282,10 +303,11 @@ def _with_data(
     )
     if not has_margins(seen.outputs):
         return report
+    outputs = exact_outputs(model, x, seen.outputs, batch_size=batch_size)
     return replace(
         report,
-        margins=tuple(margins(seen.outputs.double()).tolist()),
-        radii=tuple(certified_radius(seen.outputs, constant=constant).tolist()),
+        margins=tuple(margins(outputs).tolist()),
+        radii=tuple(certified_radius(outputs, constant=constant).tolist()),
     )
 
 

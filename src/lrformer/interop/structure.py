@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from lrformer.core.patches import patches_of
+
 # What changes when a model is used, not when it is built.
 _STATE = {
     "training",
@@ -26,6 +28,9 @@ def first_difference(model: nn.Module, other: nn.Module) -> str | None:
         for key in sorted(mine.keys() | rebuilt.keys()):
             if mine.get(key) != rebuilt.get(key):
                 return f"{key} of {where} is {mine.get(key)!r}, rebuilt {rebuilt.get(key)!r}"
+    for patch in patches_of(model):
+        if patch not in patches_of(other):
+            return f"{patch}, its rebuilt copy has not"
     shapes, rebuilt_shapes = (
         {key: tuple(value.shape) for key, value in part.state_dict().items()}
         for part in (model, other)

@@ -128,7 +128,11 @@ class DeepEnsemble(Method):
 
     def _member_logits(self, x: Tensor) -> Float[Tensor, "s b c"]:
         """Return the logits of every member, vectorized where that is faster."""
-        if self.training or not self._is_vectorized(x):
+        # Stacked weights are copies, to which no gradient of the members' comes back.
+        is_differentiated = torch.is_grad_enabled() and any(
+            parameter.requires_grad for parameter in self.parameters()
+        )
+        if self.training or is_differentiated or not self._is_vectorized(x):
             return torch.stack([member(x) for member in self.members])
         first = self.members[0]
         num_bytes = sum(t.numel() * t.element_size() for t in first.state_dict().values())

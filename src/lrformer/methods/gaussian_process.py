@@ -82,8 +82,8 @@ class GaussianProcessMethod(BackboneMethod):
             self.gp.posterior.mark_stale()
 
     def refresh_posterior(self) -> None:
-        """Invert the precision that this epoch has summed."""
-        if self.gp is not None:
+        """Invert the precision that this epoch has summed; a process that is fitted after training has gathered none."""
+        if self.gp is not None and not isinstance(self.gp, FittedGP):
             self.gp.refresh()
 
     def posterior_features(self, x: Tensor, generator: torch.Generator) -> Float[Tensor, "b e"]:

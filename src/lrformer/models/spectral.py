@@ -142,18 +142,13 @@ class ConvSpectralNorm(SoftSpectralNorm):
         bound: float,
         num_iterations: int = 1,
     ) -> None:
-        if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
-            raise ConfigError(
-                f"padding_mode '{conv.padding_mode}' with padding {conv.padding!r} is not supported: "
-                "spectral normalization of a convolution needs zero padding given by numbers."
-            )
+        self.padding = _number_padding(conv)
         self.stride, self.dilation, self.groups = conv.stride, conv.dilation, conv.groups
-        self.padding = conv.padding
         # What conv_transpose2d must add to come back to the input's size when the stride skips rows.
         self.output_padding = [
             (size + 2 * pad - dilation * (kernel - 1) - 1) % stride
             for size, pad, dilation, kernel, stride in zip(
-                input_size, conv.padding, conv.dilation, conv.kernel_size, conv.stride, strict=True
+                input_size, self.padding, conv.dilation, conv.kernel_size, conv.stride, strict=True
             )
         ]
         shape = (conv.in_channels, *input_size)
@@ -302,7 +297,7 @@ def _unit_or(kept: Tensor, tensor: Tensor) -> Tensor:
 def _conv_input_sizes(
     model: nn.Module, convs: dict[str, nn.Conv2d], input_shape: tuple[int, ...] | None
 ) -> dict[str, tuple[int, int]]:
-    """Return the height and width that each convolution sees, from one forward pass of zeros."""
+    """Return the largest height and width that each convolution sees, from one forward pass of zeros."""
     shape = input_shape or _declared_input_shape(model, next(iter(convs.values())))
     if shape is None:
         raise ConfigError(
@@ -314,7 +309,9 @@ def _conv_input_sizes(
 
     def record(conv: nn.Module, args: tuple[Tensor, ...]) -> None:
         height, width = args[0].shape[-2:]
-        sizes[names[conv]] = (height, width)
+        # One that runs at several sizes has its largest norm at the largest.
+        seen = sizes.get(names[conv], (0, 0))
+        sizes[names[conv]] = (max(height, seen[0]), max(width, seen[1]))
 
     hooks = [conv.register_forward_pre_hook(record) for conv in convs.values()]
     try:
@@ -358,6 +355,18 @@ def _check_map(name: str, layer: nn.Linear | nn.Conv2d) -> None:
             f"and only the plain map of the weight can be bounded. Build the model with nn.{plain.__name__}, or name "
             f"'{name.rpartition('.')[2]}' in exclude."
         )
+    if isinstance(layer, nn.Conv2d):
+        _number_padding(layer)
+
+
+def _number_padding(conv: nn.Conv2d) -> tuple[int, ...]:
+    """Return the zeros around the input; raise for a padding under which the map is another, or that is a word."""
+    if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+        raise ConfigError(
+            f"padding_mode '{conv.padding_mode}' with padding {conv.padding!r} is not supported: "
+            "spectral normalization of a convolution needs zero padding given by numbers."
+        )
+    return conv.padding
 
 
 def _check_batch_norms(model: nn.Module) -> None:

@@ -2,14 +2,14 @@
 
 import math
 import time
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lrformer.core import LRFormerError, NotFittedError
+from lrformer.core import LRFormerError
 from lrformer.core.processes import gather_objects
 from lrformer.data import DeviceBatches
 from lrformer.methods import Method
@@ -252,8 +252,6 @@ class Training:
     def _validate(self) -> dict[str, Any]:
         try:
             self.method.refresh_posterior()
-        except NotFittedError:
-            pass  # a head that gathers nothing while it trains is judged by its logits
         except torch.linalg.LinAlgError as error:
             raise self._diverged("the precision of the posterior is not finite") from error
         average = self.stage.average
@@ -278,10 +276,8 @@ class Training:
         if not self.stage.is_finite():
             raise self._diverged("a weight is not finite")
         if self.accelerator.num_processes > 1 and not is_between_stages and self.position.step:
-            # Each process holds its own part of a posterior; the file must hold the sum. What is fitted after training
-            # has gathered nothing yet.
-            with suppress(NotFittedError):
-                self.method.refresh_posterior()
+            # Each process holds its own part of a posterior; the file must hold the sum.
+            self.method.refresh_posterior()
         self._last_save = time.monotonic()
         generators = gather_objects(saved.generator_tensors(self.device))
         if not self.accelerator.is_main_process:
