@@ -74,6 +74,16 @@ def test_figures_on_data_that_are_new_to_the_run_have_no_warning(run):
     assert "not new to the run" not in (run / "report.html").read_text()
 
 
+def test_on_a_narrow_screen_no_figure_is_cut(run, monkeypatch):
+    wide = invoke("evaluate", run, "--no-report", *FAST).stdout
+    monkeypatch.setenv("COLUMNS", "50")
+    narrow = invoke("evaluate", run, "--no-report", *FAST).stdout
+    figures = re.findall(r"[\d.]+–[\d.]+", wide)
+    assert len(figures) > 5
+    assert re.findall(r"[\d.]+–[\d.]+", narrow) == figures
+    assert "…" not in narrow
+
+
 def test_a_mean_over_runs_that_have_learned_from_the_data_has_the_warning_too(run, place, tmp_path):
     other = shutil.copytree(place / "run", tmp_path / "other")
     change_config(other, seed=1)
@@ -91,7 +101,7 @@ def test_an_evaluation_that_will_be_replaced_is_named_before_anything_is_predict
     with monkeypatch.context() as patch:
         patch.setattr("lrformer.evaluation.evaluate_run", None)
         stopped = invoke("evaluate", run, *FAST)
-    said = f"The earlier evaluation on data/test in {run} will be replaced; "
+    said = f"The earlier evaluation on data/test in {run} is replaced when this one is finished; "
     assert f"{said}--out FOLDER keeps it.\n" in stopped.stderr
     before = (run / "metrics.json").read_bytes()
     out = tmp_path / "results"
@@ -99,7 +109,10 @@ def test_an_evaluation_that_will_be_replaced_is_named_before_anything_is_predict
     assert "replaced" not in invoke("evaluate", run, *apart, *FAST).output
     assert (run / "metrics.json").read_bytes() == before
     again = invoke("evaluate", run, *apart, *FAST)
-    assert f"on data/val in {out} will be replaced; another --out FOLDER" in again.stderr
+    assert (
+        f"on data/val in {out} is replaced when this one is finished; another --out FOLDER"
+        in again.stderr
+    )
 
 
 def test_of_several_runs_each_is_named_that_has_an_evaluation(run, place, tmp_path):
@@ -108,8 +121,8 @@ def test_of_several_runs_each_is_named_that_has_an_evaluation(run, place, tmp_pa
     assert invoke("evaluate", other, "--no-report", *FAST).exit_code == 0
     result = invoke("evaluate", run, other, "--out", tmp_path / "seeds", "--no-report", *FAST)
     way_out = "evaluate that run by itself with --out FOLDER to keep it"
-    assert result.stderr.count("will be replaced") == 1
-    assert f"in {other} will be replaced; {way_out}.\n" in result.stderr
+    assert result.stderr.count("is replaced when this one is finished") == 1
+    assert f"in {other} is replaced when this one is finished; {way_out}.\n" in result.stderr
 
 
 def test_an_evaluation_that_cannot_be_read_is_replaced_and_said_to_be(run):
@@ -117,7 +130,9 @@ def test_an_evaluation_that_cannot_be_read_is_replaced_and_said_to_be(run):
     (run / "metrics.json").write_text(json.dumps({**metrics, "evaluation": {"schema": 0}}))
     result = invoke("evaluate", run, "--no-report", *FAST)
     assert result.exit_code == 0, result.output
-    assert f"The earlier evaluation in {run} will be replaced; " in result.stderr
+    assert (
+        f"The earlier evaluation in {run} is replaced when this one is finished; " in result.stderr
+    )
 
 
 def test_unknown_sets_are_those_of_the_place_that_is_measured_and_none_is_said(run, place):
@@ -233,7 +248,7 @@ def test_arrays_of_any_other_model_are_measured_without_a_run(tmp_path):
     assert "none was measured; name some by --ood-arrays." in shown_only.output
     again = invoke("evaluate", *arguments, "--out", tmp_path / "out", "--draws", "10")
     assert "on probs in" in again.stderr
-    assert "will be replaced; another --out FOLDER keeps it." in again.stderr
+    assert "is replaced when this one is finished; another --out FOLDER keeps it." in again.stderr
 
 
 @pytest.mark.parametrize(

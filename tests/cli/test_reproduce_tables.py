@@ -329,3 +329,23 @@ def test_settings_of_a_model_are_said_so_that_a_shell_takes_them(made, data, tmp
     invoke(*words, "--epochs", 9, "--model-option", "widths=[8, 16]")
     shown = invoke(*words, "--list").output
     assert "--epochs 9 --model-option 'widths=[8, 16]'\n" in shown
+
+
+def test_a_folder_may_be_spelled_in_another_way_than_in_the_record(
+    made, data, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(data.parent)
+    words = ["references", "--out", tmp_path, "--rows", "sngp", "--seeds", 1, "--ood", ""]
+    for spelling in (data.name, f"./{data.name}/", str(data)):
+        assert "1 of 1 runs are finished" in invoke(*words, "--data", spelling).output
+    assert len(made) == 1
+
+
+def test_channels_are_an_option_of_every_table_and_of_the_command_in_the_record(
+    made, data, tmp_path
+):
+    words = ["references", "--out", tmp_path, "--data", data, "--rows", "sngp", "--seeds", 1]
+    assert "channels 1" in invoke(*words, "--ood", "", "--channels", 1).output
+    (planned, _, how) = made[0][:3]
+    assert planned.config.channels == 1
+    assert how.command.endswith("--channels 1")

@@ -141,3 +141,23 @@ def test_an_empty_set_is_refused(tmp_path):
     np.save(tmp_path / "train-y.npy", np.zeros(0, dtype=np.int64))
     with pytest.raises(ConfigError, match=r"train-x\.npy is empty"):
         open_prepared(tmp_path, "train")
+
+
+def test_the_way_out_of_a_damaged_array_depends_on_who_made_it(tmp_path, arrays):
+    x, y = arrays
+    write_arrays(tmp_path, "test", x, y)
+    write_manifest(tmp_path, "test", class_names=("a", "b", "c"), source="image folder photos")
+    images = tmp_path / "test-x.npy"
+    images.write_bytes(images.read_bytes()[:90])
+    with pytest.raises(ConfigError, match=r"test-x\.npy cannot be read .*; remove it, and it is"):
+        open_prepared(tmp_path, "test")
+    (tmp_path / "test.json").unlink()
+    with pytest.raises(ConfigError, match=r"test-x\.npy cannot be read .*; save it as \.npy"):
+        open_prepared(tmp_path, "test")
+
+
+def test_a_manifest_in_another_encoding_is_named(tmp_path, arrays):
+    write_arrays(tmp_path, "test", *arrays)
+    (tmp_path / "test.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ConfigError, match=r"test\.json is not a manifest .*remove it"):
+        open_prepared(tmp_path, "test")

@@ -18,6 +18,7 @@ from lrformer.data import (
     preparation_lines,
     read_image,
 )
+from lrformer.data.file_split import read_file_names
 
 
 def _pixels(path):
@@ -363,3 +364,22 @@ def test_a_long_preparation_says_how_far_it_is_and_a_short_one_nothing(
     with preparation_lines.show_preparation(False):
         load_dataset(folder, root=tmp_path / "quiet")
     assert capsys.readouterr() == ("", "")
+
+
+def test_directories_of_classes_without_a_train_get_the_way_to_one(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "photos")
+    with pytest.raises(ConfigError, match=rf"give the folder above it: {folder}\."):
+        load_dataset(str(folder / "train"), root=tmp_path)
+    flat = (folder / "train").rename(tmp_path / "flat")
+    words = rf"its directories \(cat, dog\) are classes, move them into {flat / 'train'}\."
+    with pytest.raises(ConfigError, match=words):
+        load_dataset(str(flat), root=tmp_path)
+
+
+def test_a_list_of_files_in_another_encoding_is_named(tmp_path, write_folder):
+    folder = write_folder(tmp_path / "photos")
+    load_dataset(str(folder), root=tmp_path / "cache")
+    (names,) = (tmp_path / "cache").glob("*/train-files.txt")
+    names.write_bytes(b"\xff\n")
+    with pytest.raises(ConfigError, match=r"train-files\.txt is damaged .*prepared again"):
+        read_file_names(names.parent, "train")

@@ -145,3 +145,10 @@ def test_a_validation_set_alone_is_loaded(tmp_path, random_split):
     assert np.array_equal(load_dataset(tmp_path, split="val").x, data.x)
     with pytest.raises(ConfigError, match="has no training set"):
         load_dataset(tmp_path, split="train")
+
+
+def test_a_file_is_said_to_be_one(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match=r"notes\.txt' is a file; give a folder"):
+        load_dataset(str(path))

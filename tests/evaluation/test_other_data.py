@@ -63,7 +63,9 @@ def test_a_folder_of_the_same_name_with_other_data_is_not_taken_for_its_own(
     shutil.rmtree(moved / "train" / "red")
     write_images(moved / "train" / "red", COLORS["red"], 20, seed=123)
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(ConfigError, match=r"'photos' does not hold the data that .*--data"):
+    with pytest.raises(
+        ConfigError, match=r"the training data in 'photos' are not those that .*--data"
+    ):
         load_test_split(config)
     assert len(load_test_split(config, data="photos")) == 42  # asked for
     shutil.rmtree(moved / "train")

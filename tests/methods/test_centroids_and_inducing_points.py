@@ -209,3 +209,13 @@ def test_lrformer_needs_lrsa_and_takes_either_head() -> None:
     assert not method.needs_posterior
     assert method.fit_posterior([]) is method
     assert method.predict(torch.randn(2, 1, 8, 8)).variance is None
+
+
+@pytest.mark.parametrize("gradient_penalty", [0.0, 0.5])
+def test_a_duq_that_diverged_has_a_loss_that_says_so(gradient_penalty) -> None:
+    method = small_method("duq", TinyMLP, gradient_penalty=gradient_penalty)
+    x, y = torch.rand(4, 1, 8, 8), torch.arange(4)
+    assert method.loss(x, y).isfinite()
+    with torch.no_grad():
+        next(method.parameters()).fill_(torch.nan)
+    assert method.loss(x, y).isnan()

@@ -10,11 +10,11 @@ from lrformer.recipes.time_limit import TimeLimit
 
 
 def test_a_limit_that_is_not_reached_interrupts_nobody():
-    with TimeLimit(0.05) as limit:
+    with TimeLimit(1.0) as limit:
         assert limit.admits(None)
         assert limit.admits(0.01)
         assert limit.admits(10.0)  # no limit of this length would do
-    time.sleep(0.1)
+    time.sleep(1.1)
     assert not limit.is_over
     assert TimeLimit(None).admits(1e9)
 
@@ -81,4 +81,17 @@ def test_what_is_longer_than_a_suspended_limit_ends_and_nothing_is_begun_after_i
             time.sleep(0.15)
         assert limit.left <= 0
         assert not limit.admits(None)
+    assert not limit.is_over
+
+
+def test_a_limit_beyond_all_times_is_one():
+    failed = []
+    hook, threading.excepthook = threading.excepthook, failed.append
+    try:
+        with TimeLimit(float("inf")) as limit:
+            time.sleep(0.05)
+            assert limit.admits(1e9)
+    finally:
+        threading.excepthook = hook
+    assert not failed
     assert not limit.is_over

@@ -233,6 +233,18 @@ def test_weights_that_cannot_be_taken_are_done_without(data, tmp_path):
     assert "weights_of" not in result.record.runs[-1].training
 
 
+def test_weights_in_which_numbers_were_damaged_are_done_without_too(data, tmp_path):
+    table, said = small_main_table(data), []
+    reproduce(table, tmp_path, rows=["lrformer"])
+    path = folder_of(tmp_path, table, UPPER) / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    replace_file(path, bytes(content))
+    result = reproduce(table, tmp_path, rows=["lrformer_median"], say=said.append)
+    assert "does not hold the weights that its training ended with" in said[1]
+    assert "weights_of" not in result.record.runs[-1].training
+
+
 def test_a_row_does_not_wait_for_a_twin_below_it_nor_for_another_seed(finished, data, tmp_path):
     table = small_main_table(data)
     with hold(tmp_path, dataclasses.replace(table, num_seeds=2), LOWER, "lrformer, seed 1"):

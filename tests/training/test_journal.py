@@ -81,3 +81,8 @@ def test_a_run_that_began_without_tensorboard_shows_its_first_epochs_too(tmp_pat
     journal.append({"stage": 0, "epoch": 1, "loss": 2.0, "accuracy": None})
     journal.close()
     assert scalars(tmp_path) == {"stage0/loss": [(0, 3.0), (1, 2.0)]}
+
+
+def test_a_line_in_another_encoding_is_left_out(tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(b'{"epoch": 0}\n\xff\xfe\n{"epoch": 1}\n')
+    assert read_log(tmp_path) == [{"epoch": 0}, {"epoch": 1}]

@@ -312,6 +312,10 @@ def test_a_difference_is_a_setting_and_never_an_empty_group_of_them(source):
     assert first_difference(there, with_settings({**FITTED, "ridge": 2.0})) == (
         "method_overrides.ridge", None, 2.0,
     )  # fmt: skip
+    # Of several the one that a user writes first, and not a batch size that follows from the data.
+    other = dataclasses.replace(there.train, data="two_moons", batch_size=7, epochs=9)
+    found = first_difference(there, dataclasses.replace(there, train=other))
+    assert found == ("data", "digits", "two_moons")
 
 
 @pytest.mark.parametrize("name", ["decision.json", "posterior.safetensors"])
@@ -372,3 +376,14 @@ def test_a_refitted_run_needs_its_source_no_more_and_keeps_what_is_said_of_its_t
     assert again.decision == first.decision
     assert metrics(tmp_path / "out") == record["training"]
     assert metrics(tmp_path / "out")["weights_of"] == "../source"
+
+
+def test_weights_that_were_damaged_or_replaced_are_not_taken(source, tmp_path):
+    damaged = shutil.copytree(source, tmp_path / "damaged")
+    path = damaged / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1  # within the numbers: the file can be read
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"model\.safetensors does not hold the weights"):
+        refit(config({**FITTED, "ridge": 0.5}), tmp_path / "refitted", damaged)
+    assert not (tmp_path / "refitted").exists()

@@ -180,6 +180,25 @@ def test_what_is_no_number_stops_the_run_and_keeps_the_last_state(
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
 
 
+def test_a_run_that_diverged_after_its_first_epochs_sends_on_to_another_folder(
+    tmp_path, monkeypatch
+):
+    step = OptimizerStep.__call__
+
+    def poisoned(self, pieces):
+        step(self, pieces)
+        poison_loss(self)
+
+    with monkeypatch.context() as patched:
+        stop_at(patched, 9, lambda: patched.setattr(OptimizerStep, "__call__", poisoned))
+        words = r"No state had been written yet\. Start a new run in another folder"
+        with pytest.raises(TrainingDivergedError, match=words):
+            train(small(PLAIN, epochs=3), tmp_path, runtime=QUIET)
+    assert read_log(tmp_path)
+    with pytest.raises(ConfigError, match="or another folder for a new run"):
+        train(small(PLAIN, epochs=3, lr=1e-4), tmp_path, runtime=QUIET)
+
+
 def test_an_interruption_after_the_last_step_is_not_forgotten(tmp_path, monkeypatch):
     train(small(epochs=1), tmp_path / "whole", runtime=QUIET)
     validate = Training._validate
@@ -247,6 +266,26 @@ def test_a_run_that_was_stopped_between_its_last_files_is_finished(tmp_path, mon
     train(config, tmp_path / "stopped", runtime=QUIET)
     train(config, tmp_path / "whole", runtime=QUIET)
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
+
+
+def test_a_state_that_an_interruption_left_behind_is_no_obstacle(tmp_path):
+    config = small(epochs=1)
+    train(config, tmp_path, runtime=QUIET)
+    before = weights(tmp_path)
+    state = tmp_path / "state" / "training.safetensors"
+
+    def leave_state():
+        state.parent.mkdir()
+        state.write_bytes(b"left")
+
+    leave_state()
+    train(config, tmp_path, runtime=QUIET)
+    assert not state.exists()
+    leave_state()
+    (tmp_path / "posterior.safetensors").unlink()
+    train(config, tmp_path, runtime=QUIET)
+    assert not state.exists()
+    assert weights(tmp_path) == before
 
 
 def test_a_folder_with_other_settings_is_left_alone(tmp_path):

@@ -373,8 +373,9 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path, inside):
     file = tmp_path / "out"
     file.write_text("mine")
     for put in (check_writable, lambda path: replace_file(path, b"new")):
-        with pytest.raises(RunFileError, match=f"{file} is a file and must be a folder"):
+        with pytest.raises(RunFileError, match=f"{file} is a file and must be a folder") as raised:
             put(file / inside)
+        assert "unchanged" not in str(raised.value)  # there was nothing
     assert file.read_text() == "mine"
 
 
@@ -393,3 +394,8 @@ def test_a_path_is_a_place_and_other_things_are_no_data(tmp_path):
     for wrong in (DIGITS, (np.zeros(3), np.zeros(3)), None):
         with pytest.raises(ConfigError, match=r"must be the name of a data set or a folder"):
             TrainConfig(data=wrong)
+
+
+def test_what_is_no_config_is_named_with_what_one_looks_like(tmp_path):
+    with pytest.raises(ConfigError, match=r"config \(a str\) must be a TrainConfig"):
+        train("digits", tmp_path)  # pyright: ignore[reportArgumentType]

@@ -307,6 +307,21 @@ def test_only_runs_on_the_same_data_and_classes_spoil_a_split_and_those_before_t
     assert str(ours.path) in warning
 
 
+def test_data_that_have_moved_are_known_by_what_they_are(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    data = tmp_path / "data"
+    data.mkdir()
+    np.save(data / "train-x.npy", draw.integers(0, 255, (96, 8, 8, 1), np.uint8))
+    np.save(data / "train-y.npy", np.repeat(np.arange(4), 24))
+    common = {"classes": None, "epochs": 1}
+    first = train(small(PLAIN, data=str(data), **common), tmp_path / "first", runtime=QUIET)
+    data.rename(tmp_path / "moved")
+    loud = dataclasses.replace(QUIET, quiet=False)
+    second = follow(first, data=str(tmp_path / "moved"), seed=5, **common)
+    train(second, tmp_path / "second", runtime=loud)
+    assert "was trained on most of this validation split" in capsys.readouterr().err
+
+
 def test_a_validation_set_of_its_own_is_the_same_with_every_seed(tmp_path, capsys):
     draw = np.random.default_rng(0)
     for split in ("train", "val"):

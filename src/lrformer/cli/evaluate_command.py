@@ -173,7 +173,10 @@ def _say_replaced(folder: Path, *, way_out: str) -> None:
     # One that this version cannot read is replaced like any other.
     with suppress(ConfigError):
         where = f" on {load_scores(folder).test_set}"
-    typer.echo(f"The earlier evaluation{where} in {folder} will be replaced; {way_out}.", err=True)
+    typer.echo(
+        f"The earlier evaluation{where} in {folder} is replaced when this one is finished; {way_out}.",
+        err=True,
+    )
 
 
 def _check_arrays_alone(
@@ -294,7 +297,10 @@ def _show(title: str, value: str, rows: list[tuple[str, str, str, str]]) -> None
 
     table = Table("set", "metric", value, "interval", title=escape(title), title_justify="left")
     for column in table.columns[2:]:
-        column.justify = "right"
+        column.justify, column.no_wrap = (
+            "right",
+            True,
+        )  # names give way on a narrow screen, figures do not
     before = None
     for dataset, *cells in rows:
         if before not in (None, dataset):

@@ -126,6 +126,10 @@ def _command(table: str) -> Any:
         batch_size: Annotated[
             int | None, typer.Option(min=1, help="Of every run.", show_default="the recipe's")
         ] = None,
+        channels: Annotated[
+            int | None,
+            typer.Option(help="1 or 3, for image files.", show_default="those of the files"),
+        ] = None,
         weight_decay: Annotated[
             float | None, typer.Option(min=0.0, help="Of every run.", show_default="the recipe's")
         ] = None,
@@ -150,15 +154,18 @@ def _command(table: str) -> Any:
             bool, typer.Option("--list", help="Show what is done and missing, and run nothing.")
         ] = False,
     ) -> None:
-        from lrformer.recipes.table_engine import reproduce_table
+        from lrformer.recipes.table_engine import record_path_of, reproduce_table
+        from lrformer.recipes.table_record import spelled_as_recorded
 
         settings = {"optimizer": optimizer, "pixels": pixels, "alpha": alpha}
+        data = spelled_as_recorded(record_path_of(table, out, record), data)
         made = _table(table, data, settings)
         options = _parse_options(model_option)
         made = _changed(
             made,
             epochs=epochs,
             batch_size=batch_size,
+            channels=channels,
             weight_decay=weight_decay,
             options=options,
             root=root,
@@ -212,6 +219,7 @@ def _changed(
     *,
     epochs: int | None,
     batch_size: int | None,
+    channels: int | None,
     weight_decay: float | None,
     options: dict[str, Any],
     root: Path | None,
@@ -228,6 +236,8 @@ def _changed(
         variant["shortened_from"] = max(printed)
     if batch_size is not None:
         variant["batch_size"] = batch_size
+    if channels is not None:
+        variant["channels"] = channels
     if weight_decay is not None:
         variant["weight_decay"] = weight_decay
     if options:
@@ -240,6 +250,7 @@ def _changed(
             config,
             optimizer=dataclasses.replace(config.optimizer, weight_decay=decay),
             batch_size=batch_size or config.batch_size,
+            channels=config.channels if channels is None else channels,
             model_overrides={**config.model_overrides, **options},
             root=None if root is None else str(root),
         )

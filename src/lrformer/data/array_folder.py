@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lrformer.data.arrays import Split
 from lrformer.data.cache import (
+    GIVEN_ARRAYS,
     images_path,
     load_array,
     open_prepared,
@@ -73,7 +74,7 @@ class ArrayFolder:
         class_names = self._class_names()
         for split in self.splits:
             if read_manifest(self.folder, split) is None and class_names is not None:
-                write_manifest(self.folder, split, class_names=class_names, source="arrays")
+                write_manifest(self.folder, split, class_names=class_names, source=GIVEN_ARRAYS)
 
     def _class_names(self) -> tuple[str, ...] | None:
         """Return the names that the labels of every split stand for: the set's, else those of the training set."""

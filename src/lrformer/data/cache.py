@@ -18,6 +18,11 @@ from lrformer.data.arrays import channel_statistics, check_images, check_labels
 SCHEMA = 1
 # Of an .npz; numpy would open it, whole or damaged.
 ARCHIVE_START = b"PK"
+# The source of arrays that a user has put there.
+GIVEN_ARRAYS = "arrays"
+# What to do about a file that is no array: of one that a user made, and of one that is made from other files.
+SAVE_AS_ARRAY = "save it as .npy with numpy.save"
+PREPARE_AGAIN = "remove it, and it is prepared again"
 WHOLE_FILE_BYTES = 2**30
 NUM_BLOCKS = 1024
 BLOCK_BYTES = 2**16
@@ -189,7 +194,7 @@ def read_manifest(folder: Path, split: str) -> Manifest | None:
         return None
     try:
         return from_record(Manifest, json.loads(path.read_text()))
-    except (json.JSONDecodeError, ConfigError) as error:
+    except (ValueError, ConfigError) as error:
         raise ConfigError(
             f"{path} is not a manifest ({error}); remove it, and it is made again from the arrays."
         ) from error
@@ -203,15 +208,17 @@ def open_prepared(
     Where only the arrays are there the manifest is made, with `class_names` or, without them, one name a label.
     """
     x_path, y_path = images_path(folder, split), labels_path(folder, split)
-    x, y = load_array(x_path), load_array(y_path)
     manifest = read_manifest(folder, split)
+    is_ours = manifest is not None and manifest.source != GIVEN_ARRAYS
+    way_out = PREPARE_AGAIN if is_ours else SAVE_AS_ARRAY
+    x, y = (load_array(path, way_out=way_out) for path in (x_path, y_path))
     if manifest is None:
         if class_names is None:
             check_labels(y, num_samples=len(x), num_classes=None, where=str(y_path))
             if len(y) == 0:
                 raise ConfigError(f"{x_path} is empty; it must hold at least one image.")
             class_names = tuple(str(label) for label in range(int(y.max()) + 1))
-        manifest = write_manifest(folder, split, class_names=class_names, source="arrays")
+        manifest = write_manifest(folder, split, class_names=class_names, source=GIVEN_ARRAYS)
     if (manifest.shape, manifest.num_samples) != (tuple(x.shape), len(y)):
         raise ConfigError(
             f"{x_path} has shape {x.shape} and {y_path.name} {len(y)} labels, but "
@@ -228,7 +235,9 @@ def open_prepared(
     return Prepared(x=x, y=y.astype(np.int64), manifest=manifest)
 
 
-def load_array(path: Path, *, mmap_mode: Literal["r"] | None = "r") -> np.ndarray:
+def load_array(
+    path: Path, *, mmap_mode: Literal["r"] | None = "r", way_out: str = SAVE_AS_ARRAY
+) -> np.ndarray:
     """Return the array in `path`, memory-mapped and never unpickled."""
     try:
         with path.open("rb") as file:
@@ -243,9 +252,7 @@ def load_array(path: Path, *, mmap_mode: Literal["r"] | None = "r") -> np.ndarra
         return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         # numpy takes whatever it does not know for a pickle, and says how to open one.
-        raise ConfigError(
-            f"{path} cannot be read as an array of numbers; save it as .npy with numpy.save."
-        ) from error
+        raise ConfigError(f"{path} cannot be read as an array of numbers; {way_out}.") from error
 
 
 def _write_text(file: BinaryIO, text: str) -> None:

@@ -67,7 +67,14 @@ def in_one_line(path: Path | str) -> str:
 def read_file_names(folder: Path, split: str) -> tuple[str, ...] | None:
     """Return the names of the files that the rows came from, or None where they were no files."""
     path = files_path(folder, split)
-    return tuple(path.read_bytes().decode().split("\n")[:-1]) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return tuple(path.read_bytes().decode().split("\n")[:-1])
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}); remove {folder}, and it is prepared again."
+        ) from error
 
 
 def fingerprint(split: FileSplit, image_format: ImageFormat) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lrformer.data.arrays import Split
 from lrformer.data.cache import (
+    PREPARE_AGAIN,
     images_path,
     is_prepared,
     load_array,
@@ -136,7 +137,7 @@ class ImageFolder:
 
     def _named_images(self, split: str) -> NamedImages:
         """Return the images of a split that was written, each with the name of its file."""
-        images = load_array(images_path(self.cache, split))
+        images = load_array(images_path(self.cache, split), way_out=PREPARE_AGAIN)
         return NamedImages(
             split=split, images=images, names=read_file_names(self.cache, split) or ()
         )

@@ -11,6 +11,7 @@ from lrformer.data.arrays import Split, check_training_classes
 from lrformer.data.cache import prepared_splits
 from lrformer.data.catalog import DATASETS
 from lrformer.data.file_split import ImageFormat
+from lrformer.data.folder_layout import has_split_layout
 from lrformer.data.image_folder import ImageFolder
 from lrformer.data.named_set import NamedSet
 from lrformer.data.splits import class_index, select_classes, stratified_rows
@@ -97,6 +98,10 @@ def _find_store(
         return NamedSet(name=name, root=root, image_format=image_format, download=download)
     folder = Path(name_or_path).expanduser().resolve()
     if not folder.is_dir():
+        if folder.exists():
+            raise ConfigError(
+                f"'{name}' is a file; give a folder of images or arrays, or a data set."
+            )
         beside = Path(name_or_path).expanduser().parent
         siblings = [str(path) for path in beside.glob("*/")] if beside.is_dir() else []
         raise ConfigError(
@@ -107,6 +112,19 @@ def _find_store(
     if prepared_splits(folder):
         return ArrayFolder(folder=folder)
     return ImageFolder(folder=folder, root=root, image_format=image_format, class_names=class_names)
+
+
+def _way_to_train(store: Store) -> str:
+    """Return what is to be done with a folder that looks as if its directories were classes, or nothing."""
+    if not isinstance(store, ImageFolder):
+        return ""
+    if store.folder.name == "train":
+        return f" If this is that train/, give the folder above it: {store.folder.parent}."
+    inside = sorted(path.name for path in store.folder.iterdir() if path.is_dir())
+    if not inside or has_split_layout(store.folder):
+        return ""
+    shown = ", ".join(inside[:3]) + (", ..." if len(inside) > 3 else "")
+    return f" If its directories ({shown}) are classes, move them into {store.folder / 'train'}."
 
 
 def _open(
@@ -132,7 +150,7 @@ def _open(
     if "train" not in splits:
         raise ConfigError(
             f"{store.name} has no training set, so that '{split}' cannot be loaded from it. A folder has one as train/ "
-            "with a directory of images for each class, or as the arrays train-x.npy and train-y.npy."
+            f"with a directory of images for each class, or as the arrays train-x.npy and train-y.npy.{_way_to_train(store)}"
         )
     train = store.open("train")
     check_training_classes(train.y, train.class_names, where=train.name)

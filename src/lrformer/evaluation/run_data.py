@@ -98,9 +98,9 @@ def _check_own(config: RunConfig, place: str, *, root: str | Path | None) -> Non
     found = _load(config, place, "train", root=root).digest
     if found not in (None, config.data_digest):
         raise ConfigError(
-            f"'{place}' does not hold the data that the run was trained on: the digest of its training data is {found}, and "
-            f"was {config.data_digest}. Say where they lie now, or what else to measure on: data=... (--data on the command "
-            "line)."
+            f"the training data in '{place}' are not those that the run was trained on: they have changed, or lie elsewhere "
+            f"now. Say where they lie, or, to measure on what is there as it is, name it: data='{place}' (--data on the "
+            "command line)."
         )
 
 

@@ -80,8 +80,11 @@ class DUQ(BackboneMethod):
 
     def _binary_loss(self, kernel: Tensor, y: Tensor) -> Tensor:
         target = as_one_hot(y, self.num_classes).to(kernel.dtype)
+        # torch's loss takes nothing but [0, 1], and on a GPU NaN would end the process: the loop is to see it instead.
+        is_nan = kernel.isnan()
         with torch.autocast(device_type=kernel.device.type, enabled=False):
-            return nn.functional.binary_cross_entropy(kernel, target)
+            loss = nn.functional.binary_cross_entropy(kernel.masked_fill(is_nan, 0), target)
+        return loss.masked_fill(is_nan.any(), torch.nan)
 
     @torch.no_grad()
     def after_step(self, x: Shaped[Tensor, "b ..."], y: Shaped[Tensor, "b ..."]) -> None:

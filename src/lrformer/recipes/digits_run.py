@@ -24,7 +24,7 @@ NUM_TIMED_PASSES = 10
 
 def run_digits(config: TrainConfig, folder: Path) -> None:
     """Train and evaluate one run in `folder`, on the CPU; what is finished there is not done again."""
-    runtime = RuntimeConfig(device="cpu", quiet=True, validate_every=config.epochs)
+    runtime = RuntimeConfig(device="cpu", quiet=True, validate_every=max(1, config.epochs // 10))
     run = train(config, folder, runtime=runtime)
     if not is_evaluated(folder):
         evaluate_run(run, ood=[OTHER_CLASSES], config=EvaluationConfig()).save(folder)

@@ -5,6 +5,7 @@ done after training alone share the weights of the first one that is trained.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -132,6 +133,11 @@ def _status(attempts: tuple[TableRun, ...], folder: Path | None) -> str:
     return "begun" if folder is not None and (folder / CONFIG_FILE).is_file() else "missing"
 
 
+def record_path_of(table: str, out: Path | None, record_path: Path | None) -> Path | None:
+    """Return where the record of a table lies: by default with its runs."""
+    return record_path or (None if out is None else out / f"{table}.json")
+
+
 def reproduce_table(
     table: Table,
     out: Path | None,
@@ -168,7 +174,7 @@ def reproduce_table(
         KeyboardInterrupt: after Ctrl-C; everything that was finished is recorded.
     """
     how = how or Circumstances()
-    path = record_path or (None if out is None else out / f"{table.name}.json")
+    path = record_path_of(table.name, out, record_path)
     if path is None or (out is None and not is_listing):
         raise ConfigError(
             "out, the folder of the runs, is missing: give --out FOLDER, or --list with --record FILE."
@@ -285,7 +291,7 @@ class _Work:
         try:
             yield
         except ConfigError as error:
-            if str(folder) not in str(error):
+            if re.search(rf"{re.escape(str(folder))}(?!\d)", str(error)) is None:
                 raise
             self.skipped[run.name] = str(error)
             self.say(f"{self._title(run)} is skipped: {error}")

@@ -17,6 +17,7 @@ from lrformer.recipes.circumstances import circumstances
 from lrformer.recipes.sharing import sole_writer
 from lrformer.training import TrainConfig
 from lrformer.training.atomic_files import read_json, replace_file
+from lrformer.training.claim import is_one_place
 
 SCHEMA = 1
 KIND = "table"
@@ -142,10 +143,20 @@ def read_table_record(path: Path, *, table: str, data: str) -> TableRecord:
         ) from error
     if (record.table, record.data) != (table, data):
         raise ConfigError(
-            f"{path} is the record of table '{record.table}' on {record.data}, not of '{table}' on "
-            f"{data}; choose another file."
+            f"{path} is the record of table '{record.table}' on {record.data}, not of '{table}' on {data}; choose another "
+            "file, or name the same data as it does, from where they are seen so."
         )
     return record
+
+
+def spelled_as_recorded(path: Path | None, data: str) -> str:
+    """Return `data` as the record at `path` names it, where both names lead to one folder: runs are known by its name."""
+    if path is None or not path.is_file():
+        return data
+    content = read_json(path)
+    record = content.get("record") if isinstance(content, dict) else None
+    name = record.get("data") if isinstance(record, dict) else None
+    return name if isinstance(name, str) and is_one_place(name, data) else data
 
 
 def _check_whole(run: TableRun) -> None:

@@ -72,7 +72,7 @@ class TimeLimit:
     def _start_timer(self) -> None:
         if self.seconds is None or self.left <= 0:
             return
-        self._timer = threading.Timer(self.left, self._interrupt)
+        self._timer = threading.Timer(min(self.left, threading.TIMEOUT_MAX), self._interrupt)
         self._timer.daemon = True
         self._timer.start()
 

@@ -47,7 +47,7 @@ TRAINING_CURVES = (
     Curves(
         title="Accuracy",
         meaning="On the training images as they were augmented, while the weights still moved, and on the validation "
-        "images after each epoch.",
+        "images at the end of epochs.",
         lines={"accuracy": "training", "val_accuracy": "validation"},
         axis="accuracy",
         shape=lambda axes: axes.set_ylim(top=1.005),

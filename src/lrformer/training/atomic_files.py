@@ -37,9 +37,10 @@ def replace_file(path: Path, content: bytes) -> None:
         Path(temporary).replace(path)
     except OSError as error:
         _remove(temporary)
+        kept = "; the file that was there is unchanged" if os.path.lexists(path) else ""
         raise RunFileError(
-            f"{path} could not be written ({explain(error, path.parent)}); the file that was there is "
-            "unchanged. Make room or choose another folder, then run the same command again."
+            f"{path} could not be written ({explain(error, path.parent)}){kept}. Make room or choose another folder, then "
+            "run the same command again."
         ) from error
     except BaseException:
         _remove(temporary)

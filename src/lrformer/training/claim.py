@@ -111,16 +111,17 @@ def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] 
     """Return a setting in which two runs differ, with both values, or None."""
     before, now = _flat(to_record(there)), _flat(to_record(here))
     moved = {"train.data"} if have_moved(there, here) else set()
-    # What the user wrote first, what followed from it after.
+    # What the user wrote first, in the order of the fields, and what followed from it after.
+    order = {name: place for place, name in enumerate([*now, *before])}
     names = sorted(
         {*before, *now} - MOVABLE - moved,
-        key=lambda name: (not name.startswith("train."), name in OPTIONAL, name),
+        key=lambda name: (not name.startswith("train."), name in OPTIONAL, order[name]),
     )
     for name in names:
         there_is, here_is = before.get(name), now.get(name)
         if name in OPTIONAL and None in (there_is, here_is):
             continue
-        if there_is != here_is and not (name in PLACES and _is_one_place(there_is, here_is)):
+        if there_is != here_is and not (name in PLACES and is_one_place(there_is, here_is)):
             return name.removeprefix("train."), there_is, here_is
     return None
 
@@ -135,7 +136,7 @@ def have_moved(there: RunConfig, here: RunConfig) -> bool:
     return digests[0] == digests[1] or not any(place in DATASETS for place in places)
 
 
-def _is_one_place(one: Any, other: Any) -> bool:
+def is_one_place(one: Any, other: Any) -> bool:
     """Return whether two names lead to the same folder, as `photos` and `./photos/` do."""
     places = [Path(name).expanduser() for name in (one, other) if isinstance(name, str)]
     return (

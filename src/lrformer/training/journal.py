@@ -84,7 +84,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     entries = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
         except ValueError:

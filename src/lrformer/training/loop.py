@@ -20,7 +20,7 @@ from lrformer.training.interruption import Interruption
 from lrformer.training.journal import Journal
 from lrformer.training.processes import autocast_dtype
 from lrformer.training.progress import Display
-from lrformer.training.run_folder import load_state
+from lrformer.training.run_folder import LOG_FILE, load_state
 from lrformer.training.schedule import learning_rate
 from lrformer.training.splits import PlainLoader
 from lrformer.training.stage import start_stage
@@ -298,7 +298,8 @@ class Training:
             if found is not None
             else "No state had been written yet"
         )
-        place = " in another folder" if found is not None else ""
+        has_log = (self.folder / LOG_FILE).is_file()
+        place = " in another folder" if found is not None or has_log else ""
         return TrainingDivergedError(
             f"training stopped in epoch {self.position.epoch + 1}, step {self.position.step}: {what} "
             f"(learning rate {rate:.3g}). {kept}. Start a new run{place} with a smaller "

@@ -14,7 +14,7 @@ from lrformer.training.claim import FROM_DATA, describe_change, first_difference
 from lrformer.training.config import TrainConfig
 from lrformer.training.metrics_file import is_finished, read_metrics
 from lrformer.training.run_config import RunConfig, read_run_config
-from lrformer.training.run_folder import LOG_FILE, MODEL_FILE, load_state
+from lrformer.training.run_folder import LOG_FILE, MODEL_FILE, file_checksum, load_state
 
 # Of a GP that is fitted afterwards: drawn from the seed and then scaled; what is new is scaled anew.
 FITTED_PREFIX = "head.random_features."
@@ -35,6 +35,12 @@ def check_weights_of(folder: Path, config: RunConfig) -> None:
     if not is_finished(folder):
         raise ConfigError(
             f"{folder} is not finished; run its train command again, and it goes on where it stopped."
+        )
+    known = read_training(folder).get("model")
+    if known is not None and known != file_checksum(folder / MODEL_FILE):
+        raise ConfigError(
+            f"{folder / MODEL_FILE} does not hold the weights that its training ended with: it was damaged or replaced. "
+            "Restore it from a copy, or train anew."
         )
     # With another head, that is what is to be said, and not which settings act where.
     free = _settings_after_training(there.train) | _settings_after_training(config.train)

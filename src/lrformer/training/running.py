@@ -102,6 +102,10 @@ def train(
         TrainingDivergedError: when the loss is no longer a number.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the state is written.
     """
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(
+            f"config (a {type(config).__name__}) must be a TrainConfig, as in train(TrainConfig(data='digits'), 'runs/digits')."
+        )
     runtime = runtime or RuntimeConfig()
     folder = Path(out)
     source = None if weights_of is None else Path(weights_of)
@@ -138,6 +142,8 @@ def train(
         claim_folder(folder, run_config)
     # A damaged file that was deleted, as its error says, is made anew with the rest.
     if is_finished(folder) and is_whole(folder):
+        if accelerator.is_main_process:
+            remove_state(folder)  # what an interruption in the last moment has left
         return load_run(folder, device=accelerator.device)
     if source is None and has_weights:
         source = folder
@@ -147,7 +153,7 @@ def train(
             "would be trained anew. Restore that file from a copy: the other commands work without it. To train anew, "
             f"delete {MODEL_FILE} or choose another folder."
         )
-    if source is not None and state_path(folder).is_file():
+    if source not in (None, folder) and state_path(folder).is_file():
         raise ConfigError(
             f"{folder} holds a training of its own that is not finished; go on with it by its train command, or "
             "choose another folder."
@@ -179,7 +185,7 @@ def train(
         if source is None:
             if training.display.is_shown:
                 for warning in (
-                    seen_validation(config, val_split),
+                    seen_validation(config, val_split, data_digest=train_split.digest),
                     doubled_validation(train_split, val_split),
                 ):
                     if warning is not None:

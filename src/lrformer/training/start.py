@@ -123,17 +123,23 @@ def backbone_factory(
     return make
 
 
-def seen_validation(config: TrainConfig, val: Split) -> str | None:
+def seen_validation(
+    config: TrainConfig, val: Split, *, data_digest: str | None = None
+) -> str | None:
     """Return a warning where a run that `config` starts from was trained on other cuts of the same data, or None.
 
     What is validation here was training there: temperature and threshold would be fitted to answers that are known.
+
+    Args:
+        data_digest: of the training data here; those of the other run may have lain in another place.
     """
     place, seen = config.start, set[str]()
     while place is not None and place not in seen and _is_run_folder(place):
         seen.add(place)
         run = read_run_config(Path(place))
         there = run.train
-        is_shared = _absolute(there.data) == _absolute(config.data)
+        is_one_place = _absolute(there.data) == _absolute(config.data)
+        is_shared = is_one_place or (data_digest is not None and data_digest == run.data_digest)
         if (
             is_shared
             and {*run.class_names} & {*val.class_names}
