@@ -364,6 +364,8 @@ def test_a_long_preparation_says_how_far_it_is_and_a_short_one_nothing(
     with preparation_lines.show_preparation(False):
         load_dataset(folder, root=tmp_path / "quiet")
     assert capsys.readouterr() == ("", "")
+    load_dataset(folder, root=tmp_path / "shown again")
+    assert capsys.readouterr() == ("", "".join(lines))
 
 
 def test_directories_of_classes_without_a_train_get_the_way_to_one(tmp_path, write_folder):

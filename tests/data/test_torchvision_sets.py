@@ -108,12 +108,12 @@ def test_imagenet_is_scaled_from_its_files_and_tests_on_the_official_validation_
 
 def test_classes_of_one_name_are_told_apart(tmp_path, write_image):
     official = tmp_path / "imagenet" / "official"
-    for wnid in ("n01", "n02", "n03"):
+    for wnid in ("n01", "n02", "n03", "n04"):
         write_image(official / "val" / wnid / "0.png", seed=0, side=20, mode="RGB")
-    names = {"n01": ("crane",), "n02": ("hen",), "n03": ("crane",)}
+    names = {"n01": ("crane",), "n02": ("hen",), "n03": ("crane",), "n04": ("crane",)}
     torch.save((names, ["n01"]), official / "meta.bin")
     test = load_dataset("imagenet", split="test", root=tmp_path, image_size=16, channels=3)
-    assert test.class_names == ("crane", "hen", "crane 2")
+    assert test.class_names == ("crane", "hen", "crane 2", "crane 3")
 
 
 def test_a_set_that_is_nowhere_says_where_to_put_it(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lrformer.evaluation.bounds import bounds
-from lrformer.evaluation.bounds_report import NOT_CERTIFIABLE
+from lrformer.evaluation.bounds_report import NO_CLASSES, NOT_CERTIFIABLE
 from lrformer.heads import RandomFeatureGPConfig
 from lrformer.models import create_model
 from lrformer.training import fit_posterior
@@ -127,6 +127,16 @@ def on_the_boundary(model, points) -> tuple[torch.Tensor, list[float]]:
     return here, (here - there).norm(dim=-1).tolist()
 
 
+def test_a_subclass_of_a_posterior_may_give_other_logits():
+    points, labels = two_classes()
+    fitted = fit_posterior(trained(points, labels), [points])
+    assert bounds(fitted).chain.bound.is_finite
+    fitted.__class__ = type("Loud", (type(fitted),), {})
+    report = bounds(fitted, points[:2], num_steps=1)
+    assert report.chain.bound.value == math.inf
+    assert report.radii == (0.0, 0.0)
+
+
 def test_a_posterior_around_a_method_that_samples_certifies_nothing():
     method = small_method("mc_dropout", head_drop_rate=0.1).eval()
     fitted = fit_posterior(method, [torch.randn(40, 1, 8, 8)])
@@ -183,6 +193,15 @@ def test_one_logit_has_no_margin_and_no_radius():
     assert "cannot change" not in str(report)
 
 
+@pytest.mark.parametrize("name", ["deterministic", "mc_dropout"])
+def test_where_nothing_was_measured_nothing_is_said_of_radii(name):
+    report = bounds(small_method(name, lambda: small(num_classes=0, proj_drop_rate=0.1)))
+    assert report.is_certifiable == (name == "deterministic")
+    assert report.measured == report.radii == ()
+    assert NO_CLASSES not in str(report)
+    assert NOT_CERTIFIABLE not in str(report)
+
+
 def test_norms_without_eps_have_no_constant_neither_a_sound_nor_the_printed_one():
     model = small(num_classes=3)
     for module in model.modules():
@@ -211,9 +230,26 @@ def test_a_branch_of_factor_zero_does_not_hide_an_attention_without_a_constant()
 
 def test_sequence_pooling_without_a_norm_before_it_has_no_constant_on_balls_either():
     settings = {"global_pool": "seq", "norm": "pre", "final_norm": False, "num_classes": 3}
-    report = bounds(small(**settings), images(2), num_steps=1, radius=1e-6)
+    model = small(**settings)
+    report = bounds(model, images(2), num_steps=1, radius=1e-6)
     assert report.local.constants == (math.inf, math.inf)
     assert report.local.radii == (0.0, 0.0)
+    nn.init.zeros_(model.head.weight)  # zero times infinity is no number
+    report = bounds(model, images(2), num_steps=1, radius=1e-6)
+    assert report.local.constants == (math.inf, math.inf)
+    assert report.local.radii == (0.0, 0.0)
+
+
+def test_where_the_global_constant_is_more_than_a_float_holds_a_small_ball_has_its_own():
+    model = small(num_classes=3)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-200
+    report = bounds(model, images(2), num_steps=1, radius=1e-9)
+    places = {place.name: place for place in report.depth}
+    assert 308 < places["blocks.1"].log10_sound < math.inf
+    for place in places.values():
+        assert place.local < 1e30
 
 
 def test_a_spectrally_normalized_model_in_training_is_left_as_it_was():

@@ -46,6 +46,33 @@ def test_a_part_that_is_not_read_makes_the_bound_infinite(settings):
     assert bounds(timm_model(**settings)).chain.bound.value == math.inf
 
 
+@pytest.mark.parametrize("setting", ["qk_norm", "scale_attn_norm", "scale_mlp_norm"])
+def test_a_norm_inside_an_attention_or_an_mlp_makes_the_bound_infinite(setting):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    plain, normed = (
+        timm.create_model("vit_tiny_patch16_224", **TINY, **more).eval()
+        for more in ({}, {setting: True})
+    )
+    assert math.isfinite(bounds(plain).chain.log10)
+    assert bounds(normed).chain.log10 == math.inf
+
+
+def test_a_norm_before_the_pooling_and_one_after_it_are_not_read_together():
+    model = timm_model(global_pool="avg", class_token=False)
+    assert isinstance(model.fc_norm, nn.LayerNorm)
+    assert math.isfinite(bounds(model).chain.log10)
+    model.norm = nn.LayerNorm(24).double()
+    assert bounds(model).chain.log10 == math.inf
+
+
+def test_what_drops_patches_in_training_alone_is_no_part_that_is_not_read():
+    plain, dropped = timm_model(), timm_model(patch_drop_rate=0.5)
+    assert type(dropped.patch_drop).__name__ == "PatchDropout"
+    dropped.load_state_dict(plain.state_dict())
+    assert bounds(dropped).chain.log10 == bounds(plain).chain.log10 < math.inf
+
+
 def test_a_second_head_of_transformers_is_not_left_out():
     transformers = pytest.importorskip("transformers")
     config = transformers.DeiTConfig(num_labels=3, **TINY_TRANSFORMERS)
@@ -158,6 +185,17 @@ def test_the_output_of_a_model_without_a_head_is_its_class_token(kind):
     for radius, local in zip(report.radii, report.local.radii, strict=True):
         assert radius > 0
         assert 0 < local <= 1e-3
+
+
+def test_a_pooler_beside_the_tokens_does_not_change_the_constant_of_the_class_token():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(**TINY_TRANSFORMERS, layer_norm_eps=1.0)
+    model = transformers.ViTModel(config, add_pooling_layer=True).eval()
+    model = convert(model, tie_qk=True, alpha=1.0)
+    assert isinstance(model.pooler, nn.Module)
+    expected = bounds(model).chain.log10
+    model.pooler = None
+    assert expected == bounds(model).chain.log10 < math.inf
 
 
 def test_tokens_that_nobody_pools_have_neither_margins_nor_radii():

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.func import jacrev
 
 from lrformer.attention import DotProductConfig, LRSAConfig
@@ -174,6 +175,27 @@ def test_a_mean_over_patches_is_bounded_by_their_number_without_the_class_token(
     assert float(chain.pooled) == pytest.approx(float(tokens) / math.sqrt(16))
 
 
+@pytest.mark.parametrize(
+    ("settings", "last"),
+    [
+        ({"norm": "pre"}, "norm"),
+        ({"norm": "post"}, "blocks.1.norm2"),
+    ],
+)
+def test_on_a_small_ball_pooled_tokens_are_as_long_as_the_last_norm_lets_them_be(settings, last):
+    model, x = small(depth=2, global_pool="seq", **settings), images()
+    norm, score = model.get_submodule(last), model.pool.score.weight.detach()
+    longest = 6**0.5 * float(norm.weight.detach().abs().max()) + float(norm.bias.detach().norm())
+    head = float(torch.linalg.matrix_norm(model.head.weight.detach(), ord=2))
+    embedding = float(torch.linalg.matrix_norm(model.tokenizer.proj.weight.flatten(1).detach(), 2))
+    pool = 1 + longest * float(score.norm())
+    chain = local_chain(model, x, radius=1e-6, embedding=embedding, pool=1.0)
+    expected = (chain.pooled * pool * head).tolist()
+    report = bounds(model, x, radius=1e-6, num_steps=1)
+    assert report.local.constants == pytest.approx(expected, rel=1e-6)
+    assert max(expected) < 1e-2 * report.chain.bound.value
+
+
 def test_a_factor_below_zero_stretches_a_branch_by_its_size():
     scale = pytest.importorskip("timm.layers").LayerScale(2)
     scale.gamma = torch.nn.Parameter(torch.tensor([0.5, -3.0]))
@@ -202,6 +224,17 @@ def test_the_constants_of_an_input_do_not_depend_on_its_neighbors():
     together = bounds(model, x, radius=0.1, num_steps=1).local.constants
     alone = bounds(model, x[2:], radius=0.1, num_steps=1).local.constants
     assert together[2] == pytest.approx(alone[0], rel=1e-9)
+
+
+def test_inputs_that_are_measured_one_by_one_have_the_constants_that_they_have_together():
+    model, x = small(), images(3)
+    together, alone = (
+        bounds(model, x, radius=0.1, num_steps=1, batch_size=size) for size in (3, 1)
+    )
+    assert alone.local.constants == pytest.approx(together.local.constants, rel=1e-9)
+    assert len(set(alone.local.constants)) == 3
+    for one, other in zip(alone.rows, together.rows, strict=True):
+        assert one.local == pytest.approx(other.local, rel=1e-9)
 
 
 def test_a_certified_model_has_its_global_constant_on_every_ball():
@@ -266,3 +299,19 @@ def test_a_norm_changes_at_its_price():
     by_frobenius = start.through(0.2, 3.0, 9)
     assert float(by_frobenius.frobenius) == pytest.approx(2.0)
     assert float(by_frobenius.max_token) == pytest.approx(2.0)
+
+
+def test_a_reach_of_zero_does_not_hide_a_map_without_a_bound():
+    nowhere = Reach(frobenius=torch.zeros(1), max_token=torch.zeros(1)).through(
+        math.inf, math.inf, 9
+    )
+    assert float(nowhere.frobenius) == float(nowhere.max_token) == math.inf
+
+
+def test_the_factor_of_older_versions_of_timm_is_known_by_its_name_there():
+    older = type("LayerScale", (nn.Module,), {"__module__": "timm.models.vision_transformer"})()
+    older.gamma = nn.Parameter(torch.tensor([0.5, -3.0]))
+    assert layer_scale(older) == 3
+    other = type("LayerScale", (nn.Module,), {"__module__": "mine"})()
+    other.gamma = older.gamma
+    assert layer_scale(other) == math.inf

@@ -8,8 +8,14 @@ from torch.func import jacrev
 
 from lrformer.attention import LRSA, DotProductAttention
 from lrformer.evaluation.bound_ends import embedding_constants, head_constant
-from lrformer.evaluation.bound_modules import attention_constants
+from lrformer.evaluation.bound_modules import (
+    activation_name,
+    attention_constants,
+    head_weights,
+    norm_constants,
+)
 from lrformer.heads import RandomFeatureGP, RandomFeatureGPConfig
+from lrformer.lipschitz.layers import activation_constant
 from lrformer.models import ConvTokens
 
 
@@ -65,3 +71,33 @@ def test_flat_features_are_stretched_by_the_norm_inside_a_random_feature_head():
     slopes = jacrev(head)(torch.zeros(1, 6, dtype=torch.float64)).reshape(3, 6)
     found, constant = float(torch.linalg.matrix_norm(slopes.detach(), ord=2)), head_constant(head)
     assert 0.01 * constant.frobenius.value < found <= constant.frobenius.value
+
+
+@pytest.mark.parametrize("tie_qk", [True, False])
+def test_a_projection_of_another_width_than_queries_keys_and_values_have_is_not_read(tie_qk):
+    module = LRSA(8, 2, tie_qk=tie_qk)
+    assert head_weights(module) is not None
+    for width in (16, 20, 24, 32):
+        module.qkv = torch.nn.Linear(8, width, bias=False)
+        assert (head_weights(module) is not None) == (width == (16 if tie_qk else 24))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [torch.nn.GELU(), torch.nn.GELU(approximate="tanh"), torch.nn.SiLU(), torch.nn.ReLU()],
+    ids=repr,
+)
+def test_an_activation_is_known_by_the_name_of_its_steepest_slope(module):
+    name = activation_name(module)
+    assert name is not None
+    x = torch.linspace(-6, 6, 100_001, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(module(x).sum(), x)
+    # The two kinds of GELU differ in the fifth digit, and the constants are rounded up.
+    assert 0 <= activation_constant(name) - float(slope.abs().max()) < 1e-5
+
+
+def test_an_rms_norm_with_the_eps_of_its_dtype_has_no_constant():
+    plain, known = torch.nn.RMSNorm(4), torch.nn.RMSNorm(4, eps=0.25)
+    assert plain.eps is None
+    assert norm_constants(plain).frobenius.value == math.inf
+    assert norm_constants(known).frobenius.value == pytest.approx(2.0)

@@ -112,12 +112,35 @@ def test_a_method_of_somebody_and_a_backbone_with_a_head_of_its_own_are_not_read
     assert bounds(ours).chain.log10 == math.inf
 
 
+def test_a_certified_backbone_with_a_head_of_its_own_before_that_of_a_method_is_not_read():
+    def backbone():
+        return create_model("certified_two_moons", depth=1, embed_dim=8, num_heads=2, num_classes=0)
+
+    method = small_method("deterministic", backbone)
+    assert bounds(method).chain.bound.is_finite
+    method.backbone.head = nn.Linear(8, 8)
+    assert bounds(method).chain.bound.value == math.inf
+
+
 @pytest.mark.parametrize("name", ["conv", "bn", "act", "blocks.1", "blocks.1.shortcut", "proj"])
 def test_a_subclass_inside_residual_tokens_is_not_read(name):
     embed = ResidualTokens(img_size=4, in_chans=1, widths=(2, 3), depths=(1, 1)).build(2).eval()
     assert embedding_constants(embed).frobenius.is_finite
     subclass(embed.get_submodule(name))
     assert not embedding_constants(embed).frobenius.is_finite
+
+
+def test_a_part_more_or_a_norm_without_statistics_inside_residual_tokens_is_not_read():
+    tokens = ResidualTokens(img_size=4, in_chans=1, widths=(2, 3), depths=(1, 1))
+    embed, more = tokens.build(2).eval(), tokens.build(2).eval()
+    more.blocks[1].gate = nn.Linear(3, 3)
+    assert not embedding_constants(more).frobenius.is_finite
+    for name in ("bn", "blocks.0.bn1", "blocks.1.bn2"):
+        norm = embed.get_submodule(name)
+        kept, norm.running_var = norm.running_var, None
+        assert not embedding_constants(embed).frobenius.is_finite
+        norm.running_var = kept
+    assert embedding_constants(embed).frobenius.is_finite
 
 
 def test_a_subclass_inside_convolutional_tokens_or_a_process_is_not_read():

@@ -15,7 +15,7 @@ from lrformer.evaluation import (
     load_test_split,
     predict_run,
 )
-from lrformer.evaluation.run_data import check_unknown
+from lrformer.evaluation.run_data import check_unknown, known_name, seen_part
 from lrformer.training import load_run
 from tests.evaluation.made_run import COLORS, write_images, write_run
 
@@ -213,6 +213,8 @@ def test_what_the_run_has_learned_from_the_test_set_is_read_from_the_record(run,
         assert found.noted_test_set == found.about["evaluated on"]
     assert dataclasses.replace(found, about={}).test_note is None
     assert dataclasses.replace(found, about={"evaluated on": 5}).test_note is None
+    cut = {"evaluated on": f"{found.test_set} (half of"}
+    assert dataclasses.replace(found, about=cut).test_note is None
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,73 @@ def test_a_part_of_the_runs_own_folder_is_named_as_it_is(run, workspace, part, n
     data = str(workspace / "data" / part)
     found = evaluate_run(run, data=data, ood=[], config=FEW, device="cpu").scores
     assert (found.test_set, found.test_note) == (name, note)
+
+
+def test_a_folder_of_arrays_and_one_without_a_name_keep_the_name_of_their_split(run, tmp_path):
+    draw = np.random.default_rng(0)
+    np.save(tmp_path / "test-x.npy", draw.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8))
+    np.save(tmp_path / "test-y.npy", np.arange(6) % 3)
+    split = load_dataset(tmp_path, split="test")
+    assert known_name(split, data=str(tmp_path), taken=()) == f"{tmp_path.name}/test"
+    assert known_name(split, data="/", taken=()) == split.name
+
+
+def test_only_the_training_and_the_validation_part_of_its_own_folder_are_known_to_a_run(
+    run, workspace, tmp_path
+):
+    moved = shutil.copytree(workspace / "data", tmp_path / "moved")
+    write_images(moved / "later" / "red", COLORS["red"], 4, seed=60)
+    train = dataclasses.replace(run.config.train, data=str(moved))
+    config = dataclasses.replace(run.config, train=train)
+    for part, known in (("later", None), ("test", None), ("val", "val"), ("train", "train")):
+        data = str(moved / part)
+        split = load_test_split(config, data=data)
+        assert seen_part(config, split, data=data) == known, part
+
+
+def test_a_run_and_data_without_a_digest_are_not_taken_for_the_same(run, tmp_path):
+    write_images(tmp_path / "new" / "red", COLORS["red"], 4, seed=60)
+    data = str(tmp_path / "new")
+    split = dataclasses.replace(load_test_split(run.config, data=data), digest=None)
+    older = dataclasses.replace(run.config, data_digest=None)
+    assert seen_part(older, split, data=data) is None
+    moons = load_dataset("two_moons")
+    assert moons.digest is None
+    assert seen_part(older, moons, data="two_moons:train") is None
+
+
+def test_a_run_from_before_the_digest_was_kept_knows_its_own_folder_by_any_spelling(run, workspace):
+    older = dataclasses.replace(run.config, data_digest=None)
+    for place in (f"{workspace}/data/", f"{workspace}/run/../data"):
+        split = load_test_split(older, data=f"{place}:val")
+        assert seen_part(older, split, data=f"{place}:val") == "val"
+
+
+def test_of_named_data_the_parts_are_known_by_the_name_and_not_by_a_folder_that_has_it(
+    run, tmp_path, monkeypatch
+):
+    train = dataclasses.replace(run.config.train, data="digits")
+    digits = load_dataset("digits", split="val")
+    config = dataclasses.replace(
+        run.config, train=train, class_names=digits.class_names, data_digest=digits.digest
+    )
+    assert seen_part(config, digits, data="digits:val") == "val"
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(digits.class_names):
+        write_images(tmp_path / "digits" / "val" / name, (9, 9, 9), 1, seed=number)
+    other = load_test_split(config, data="digits/val")
+    assert seen_part(config, other, data="digits/val") is None
+
+
+def test_what_a_run_has_learned_from_is_looked_for_under_the_root_that_was_asked_for(
+    run, workspace, tmp_path
+):
+    moved = shutil.copytree(workspace / "data", tmp_path / "moved")
+    before = set((workspace / "cache").rglob("*"))
+    root = tmp_path / "cache"
+    found = evaluate_run(run, data=f"{moved}:val", root=root, ood=[], config=FEW, device="cpu")
+    assert found.scores.test_note == "temperature and threshold were fitted on this one"
+    assert set((workspace / "cache").rglob("*")) == before
 
 
 def test_known_and_unknown_folders_of_one_name_are_told_apart(run, tmp_path):

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
 from lrformer.core import ConfigError, NotFittedError
+from lrformer.methods import deep_ensemble
 from lrformer.models import create_model
 from tests.methods.tiny import TinyConvNet, TinyMLP, digits, fit, small_method, tiny_lrformer
 
@@ -42,6 +44,42 @@ def test_the_stacked_weights_follow_the_members() -> None:
     with torch.no_grad():
         ensemble.members[1][1].bias.add_(3.0)
     assert torch.allclose(ensemble.predict(x).logits, before + 1.0, atol=1e-5)
+
+
+def test_weights_that_are_put_in_the_place_of_others_are_followed() -> None:
+    ensemble = finished(TinyMLP, vectorize=True)
+    x = torch.randn(4, 1, 8, 8)
+    before = ensemble.predict(x).logits
+    bias = ensemble.members[1][1].bias
+    bias.data = bias.detach() + 3.0  # as a move to another device does, without a new version
+    assert torch.allclose(ensemble.predict(x).logits, before + 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("max_stacked_bytes", [2**30, 1])
+def test_what_does_not_change_is_stacked_once(monkeypatch, max_stacked_bytes) -> None:
+    stack, stacked = deep_ensemble._stacked_state, []
+
+    def count(members):
+        stacked.append(len(members))
+        return stack(members)
+
+    monkeypatch.setattr(deep_ensemble, "_stacked_state", count)
+    ensemble = finished(TinyMLP, vectorize=True, max_stacked_bytes=max_stacked_bytes)
+    for _ in range(3):
+        ensemble.predict(torch.randn(4, 1, 8, 8))
+    assert stacked == ([3] if max_stacked_bytes > 1 else [1, 1, 1])
+
+
+@torch.no_grad()
+def test_the_stacked_weights_follow_the_statistics_of_batch_norms() -> None:
+    ensemble = finished(TinyConvNet, vectorize=True)
+    x = torch.randn(4, 1, 8, 8)
+    before = ensemble.predict(x).logits
+    norms = [m for m in ensemble.members[2].modules() if isinstance(m, nn.BatchNorm2d)]
+    norms[0].running_mean.add_(1.0)
+    expected = torch.stack([member(x) for member in ensemble.members]).mean(0)
+    assert torch.allclose(ensemble.predict(x).logits, expected, atol=1e-5)
+    assert not torch.allclose(before, expected, atol=1e-3)
 
 
 def test_after_a_prediction_in_inference_mode_the_input_still_has_a_gradient() -> None:

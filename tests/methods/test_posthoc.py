@@ -141,7 +141,7 @@ def test_a_growing_temperature_divides_samples_and_means_of_classes_alike() -> N
         Temperature(value=1.0, variance_slope=1.0)(Predictive(logits=torch.ones(1, 2)))
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.9, 0.95, 1.0])
+@pytest.mark.parametrize("rate", [0.5, 0.55, 0.9, 0.95, 1.0])
 def test_the_rule_accepts_at_least_the_chosen_rate_and_not_one_input_more(rate: float) -> None:
     logits = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
     validation = Predictive(logits=logits)

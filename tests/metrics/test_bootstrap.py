@@ -164,6 +164,19 @@ def test_intervals_do_not_depend_on_how_many_draws_are_held_at_once(
     }
 
 
+def test_a_block_of_draws_is_held_for_both_sets_together(random_scores, monkeypatch):
+    blocks = []
+
+    def spy(num_draws, num_samples, *, generator):
+        blocks.append((num_draws, num_samples))
+        return draw_counts(num_draws, num_samples, generator=generator)
+
+    monkeypatch.setattr(bootstrap_file, "draw_counts", spy)
+    monkeypatch.setattr(bootstrap_file, "COUNTS_AT_A_TIME", 50 * 7)
+    bootstrap_detection(*random_scores(5, 45), num_draws=30, generator=make_generator(0))
+    assert blocks == [(size, samples) for size in (7, 7, 7, 7, 2) for samples in (5, 45)]
+
+
 def test_predictions_are_placed_in_bins_once_however_many_blocks_the_draws_come_in(
     random_predictions, monkeypatch
 ):

@@ -61,6 +61,15 @@ def test_a_decimal_confidence_on_an_edge_belongs_to_the_bin_above_for_any_number
         assert equal_width_bins(below, num_bins).tolist() == list(range(num_bins - 1))
 
 
+def test_a_confidence_of_one_belongs_to_the_last_bin_with_those_below_it():
+    probs = torch.tensor([[1.0, 0.0], [0.95, 0.05], [0.95, 0.05]], dtype=torch.float64)
+    labels = torch.tensor([1, 0, 0])
+    assert reliability_bins(probs, labels, num_bins=10).counts == (0,) * 9 + (3,)
+    # Gaps of both signs, which would not cancel in bins of their own.
+    ours = expected_calibration_error(probs, labels, num_bins=10)
+    assert ours == pytest.approx((1 - 0.05 - 0.05) / 3)
+
+
 def test_a_confidence_of_three_tenths_is_drawn_in_the_fourth_of_ten_bins():
     probs = torch.tensor([[0.3, 0.25, 0.25, 0.2]], dtype=torch.float64)
     bins = reliability_bins(probs, torch.tensor([0]), num_bins=10)

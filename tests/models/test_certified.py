@@ -193,6 +193,29 @@ def test_weights_that_vmap_stacks_leave_nothing_behind():
             assert_close(model(x), expected[0], 1e-12)
 
 
+def test_scales_that_are_transformed_are_computed_in_float64_as_those_that_are_kept():
+    model = small().float()
+    shake(model, 0.3)
+    with torch.no_grad():
+        weights, buffers = torch.func.stack_module_state([model])
+        transformed = torch.vmap(lambda *state: functional_call(_Scales(model), state))
+        state = (
+            {f"model.{name}": value for name, value in part.items()} for part in (weights, buffers)
+        )
+        found, expected = transformed(*state)[0], model.scales()
+    assert found.dtype == expected.dtype == F64
+    assert_close(found, expected, 1e-12)
+
+
+class _Scales(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self):
+        return self.model.scales()
+
+
 def test_weights_that_are_handed_in_have_scales_of_their_own():
     model, other = small(), small(seed=1)
     x = torch.randn(2, 1, 4, 4, dtype=F64)

@@ -76,6 +76,7 @@ def test_an_odd_layer_that_is_left_out_is_no_obstacle() -> None:
         timm.layers.Linear(6, 4),
         nn.modules.linear.NonDynamicallyQuantizableLinear(6, 4),
         parametrize.register_parametrization(nn.Linear(6, 4), "weight", nn.ReLU()),
+        parametrize.register_parametrization(timm.layers.Linear(6, 4), "weight", nn.ReLU()),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -106,6 +107,13 @@ def test_every_layer_of_a_plain_timm_model_is_bounded(
     norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
     assert len(names) == num_layers
     assert all(isinstance(part, SpectralBatchNorm2d) for part in norms)
+
+
+def test_batch_norms_that_are_bounded_already_may_be_bounded_again() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    for bound in (2.0, 0.5):
+        apply_spectral_norm(model, bound=bound, input_shape=(3, 8, 8), batch_norm=True)
+    assert isinstance(model[1], SpectralBatchNorm2d)
 
 
 def test_frozen_parts_stay_frozen() -> None:

@@ -175,6 +175,30 @@ def test_of_a_folder_of_unknown_images_only_the_first_is_read(
     ]
 
 
+def test_a_validation_split_that_would_be_cut_from_a_folder_may_be_the_unknown(
+    data, tmp_path, write_photos
+):
+    config = plan_runs(small_table(data), num_seeds=1)[0].config
+    photos = write_photos(tmp_path / "photos")
+    table_check.check_unknown_sets(config, (f"{photos}:val",))
+    for image in (photos / "train").rglob("*.png"):
+        image.write_bytes(b"no image")
+    with pytest.raises(ConfigError, match="not a readable image"):
+        table_check.check_unknown_sets(config, (f"{photos}:val",))
+
+
+def test_a_folder_of_unknown_images_may_lie_in_the_home_of_the_user(
+    data, tmp_path, write_photos, monkeypatch
+):
+    write_photos(tmp_path / "photos")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = plan_runs(small_table(data), num_seeds=1)[0].config
+    table_check.check_unknown_sets(config, ("~/photos:train",))
+    next((tmp_path / "photos" / "train" / "0").glob("0.png")).write_bytes(b"no image")
+    with pytest.raises(ConfigError, match="not a readable image"):
+        table_check.check_unknown_sets(config, ("~/photos:train",))
+
+
 @pytest.fixture
 def write_photos():
     def write(folder):

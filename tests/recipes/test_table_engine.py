@@ -5,12 +5,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from lrformer.core import ConfigError, NotFiniteError
 from lrformer.recipes import plan_runs, reproduce_table, table_engine
 from lrformer.recipes.estimate import estimate_seconds
 from lrformer.recipes.table_record import (
     TableRecord,
+    add_to_record,
     read_table_record,
     write_table_record,
 )
@@ -18,7 +20,7 @@ from lrformer.recipes.table_run import Circumstances, first_folder
 from lrformer.recipes.time_limit import TimeLimit
 from lrformer.training import load_run, update_metrics
 from lrformer.training.atomic_files import RunFileError
-from tests.recipes.made_table import QUIET, made_run, small_table
+from tests.recipes.made_table import QUIET, made_run, small_table, write_arrays
 
 HOW = Circumstances(runtime=QUIET)
 
@@ -162,6 +164,15 @@ def test_a_users_mistake_stops_everything_and_is_not_recorded(made, data, tmp_pa
     assert not (tmp_path / "attentions.json").exists()
 
 
+def test_what_is_wrong_with_the_folder_of_another_run_stops_everything(made, data, tmp_path):
+    calls, failures = made
+    other = tmp_path / "elsewhere" / "lrsa" / "seed-0"
+    failures["dot_product", 0] = ConfigError(f"{other} is not empty.")
+    with pytest.raises(ConfigError, match="is not empty"):
+        reproduce_table(small_table(data), tmp_path, how=HOW)
+    assert len(calls) == 1
+
+
 def test_a_folder_of_other_things_stops_no_other_run(data, tmp_path):
     table = small_table(data, epochs=1)
     (run,) = plan_runs(table, rows=["dot_product"], num_seeds=1)
@@ -270,6 +281,38 @@ def test_an_estimate_comes_from_the_same_row_and_grows_with_the_epochs(data):
     assert estimate_seconds(longer, record) == pytest.approx(1.1 * 61)
 
 
+def test_what_another_process_records_last_is_in_the_record_that_comes_back(made, data, tmp_path):
+    table = small_table(data)
+    other, _ = plan_runs(table, num_seeds=1)
+
+    def say(line):
+        if "accuracy" in line:  # the only run of this call is recorded
+            entry = made_run(other, HOW)
+            add_to_record(tmp_path / "attentions.json", entry, table=table.name, data=table.data)
+
+    result = reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW, say=say)
+    assert [run.row for run in result.record.runs] == ["lrsa", "dot_product"]
+
+
+def test_a_row_without_runs_is_estimated_by_its_own_variant_and_where_it_has_none_by_any(data):
+    table, sharper = small_table(data), small_table(data, alpha=7.0)
+    assert table.variant != sharper.variant
+    (plain, lrsa), (other, _) = (plan_runs(which, num_seeds=1) for which in (table, sharper))
+    record = TableRecord(table="attentions", data=str(data)).add(made_run(other, seconds=500))
+    assert estimate_seconds(lrsa, record) == pytest.approx(1.1 * 501)
+    record = record.add(made_run(plain, seconds=10))
+    assert estimate_seconds(lrsa, record) == pytest.approx(1.1 * 11)
+
+
+def test_a_run_that_failed_says_nothing_of_how_long_one_takes(data):
+    plain, lrsa = plan_runs(small_table(data), num_seeds=1)
+    failed = dataclasses.replace(made_run(plain, seconds=500), error="ArithmeticError: lost")
+    record = TableRecord(table="attentions", data=str(data), runs=(failed,))
+    assert estimate_seconds(plain, record) is None
+    record = record.add(made_run(lrsa, seconds=10))
+    assert estimate_seconds(plain, record) == pytest.approx(1.1 * 11)
+
+
 def test_listing_runs_nothing(made, data, tmp_path):
     calls, _ = made
     result = reproduce_table(small_table(data), tmp_path, num_seeds=1, how=HOW, is_listing=True)
@@ -319,6 +362,24 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_is_trained(
     with pytest.raises(RunFileError, match="cannot be written"):
         reproduce_table(small_table(data), out, record_path=Path("/dev/null/r.json"), how=HOW)
     assert not calls
+
+
+def test_what_is_finished_needs_no_device_and_no_unknown_set_any_more(
+    made, data, tmp_path, monkeypatch
+):
+    calls, _ = made
+    table, stripes = small_table(data), write_arrays(tmp_path / "stripes")
+    how = dataclasses.replace(HOW, ood=(f"{stripes}:ood-stripes",))
+    reproduce_table(table, tmp_path / "out", num_seeds=1, how=how)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for path in stripes.iterdir():
+        path.unlink()
+    gone = dataclasses.replace(how, runtime=dataclasses.replace(QUIET, device="cuda"))
+    again = reproduce_table(table, tmp_path / "out", num_seeds=1, how=gone)
+    assert [standing.status for standing in again.standings] == ["finished"] * 2
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        reproduce_table(table, tmp_path / "out", num_seeds=2, how=gone)
+    assert len(calls) == 2
 
 
 def test_an_unknown_split_of_an_unknown_set_is_refused(made, data, tmp_path):
