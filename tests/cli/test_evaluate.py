@@ -78,10 +78,11 @@ def test_on_a_narrow_screen_no_figure_is_cut(run, monkeypatch):
     wide = invoke("evaluate", run, "--no-report", *FAST).stdout
     monkeypatch.setenv("COLUMNS", "50")
     narrow = invoke("evaluate", run, "--no-report", *FAST).stdout
-    figures = re.findall(r"[\d.]+–[\d.]+", wide)
+    intervals = re.compile(r"[0-9.]+\u2013[0-9.]+")
+    figures = intervals.findall(wide)
     assert len(figures) > 5
-    assert re.findall(r"[\d.]+–[\d.]+", narrow) == figures
-    assert "…" not in narrow
+    assert intervals.findall(narrow) == figures
+    assert "\u2026" not in narrow
 
 
 def test_a_mean_over_runs_that_have_learned_from_the_data_has_the_warning_too(run, place, tmp_path):

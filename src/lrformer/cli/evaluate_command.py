@@ -296,11 +296,11 @@ def _show(title: str, value: str, rows: list[tuple[str, str, str, str]]) -> None
     from rich.table import Table
 
     table = Table("set", "metric", value, "interval", title=escape(title), title_justify="left")
+    # On a narrow screen names give way, and figures do not.
+    for column in table.columns[:2]:
+        column.overflow = "fold"
     for column in table.columns[2:]:
-        column.justify, column.no_wrap = (
-            "right",
-            True,
-        )  # names give way on a narrow screen, figures do not
+        column.justify, column.no_wrap = "right", True
     before = None
     for dataset, *cells in rows:
         if before not in (None, dataset):
