@@ -15,7 +15,6 @@ from lrformer.data import read_image
 from lrformer.evaluation import EvaluationConfig, Scores
 from lrformer.evaluation.scores import Metric
 from lrformer.recipes import plan_runs, reproduce_table, table_check, table_engine
-from lrformer.recipes.estimate import estimate_seconds
 from lrformer.recipes.table_record import (
     TableRecord,
     add_to_record,
@@ -292,16 +291,6 @@ def test_an_evaluation_that_a_limit_has_cut_off_is_finished_by_the_next_call(
     assert not first.record.runs
     second = call()
     assert [standing.status for standing in second.standings] == ["finished"]
-
-
-def test_a_run_that_takes_weights_is_estimated_by_evaluations_alone():
-    table = small_table("cifar10")
-    (run,) = plan_runs(table, rows=["lrsa"], num_seeds=1)
-    record = TableRecord(
-        table=table.name, data=table.data, runs=(made_run(run, HOW, seconds=100.0),)
-    )
-    assert estimate_seconds(run, record, is_trained=True) == pytest.approx(1.1)
-    assert estimate_seconds(run, record) == pytest.approx(1.1 * 101)
 
 
 def test_an_error_does_not_say_where_the_runs_lie(tmp_path):

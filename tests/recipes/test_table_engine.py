@@ -9,7 +9,6 @@ import torch
 
 from lrformer.core import ConfigError, NotFiniteError
 from lrformer.recipes import plan_runs, reproduce_table, table_engine
-from lrformer.recipes.estimate import estimate_seconds
 from lrformer.recipes.table_record import (
     TableRecord,
     add_to_record,
@@ -270,17 +269,6 @@ def test_a_run_that_is_too_long_for_any_limit_is_begun_and_stopped_in_time(
     assert result.record == record
 
 
-def test_an_estimate_comes_from_the_same_row_and_grows_with_the_epochs(data):
-    table = small_table(data)
-    plain, lrsa = plan_runs(table, num_seeds=1)
-    record = TableRecord(table="attentions", data=str(data))
-    assert estimate_seconds(plain, record) is None
-    record = record.add(made_run(plain, seconds=10)).add(made_run(lrsa, seconds=30))
-    assert estimate_seconds(plain, record) == pytest.approx(1.1 * 11)
-    longer = plan_runs(small_table(data, epochs=4), num_seeds=1)[0]
-    assert estimate_seconds(longer, record) == pytest.approx(1.1 * 61)
-
-
 def test_what_another_process_records_last_is_in_the_record_that_comes_back(made, data, tmp_path):
     table = small_table(data)
     other, _ = plan_runs(table, num_seeds=1)
@@ -292,25 +280,6 @@ def test_what_another_process_records_last_is_in_the_record_that_comes_back(made
 
     result = reproduce_table(table, tmp_path, rows=["lrsa"], num_seeds=1, how=HOW, say=say)
     assert [run.row for run in result.record.runs] == ["lrsa", "dot_product"]
-
-
-def test_a_row_without_runs_is_estimated_by_its_own_variant_and_where_it_has_none_by_any(data):
-    table, sharper = small_table(data), small_table(data, alpha=7.0)
-    assert table.variant != sharper.variant
-    (plain, lrsa), (other, _) = (plan_runs(which, num_seeds=1) for which in (table, sharper))
-    record = TableRecord(table="attentions", data=str(data)).add(made_run(other, seconds=500))
-    assert estimate_seconds(lrsa, record) == pytest.approx(1.1 * 501)
-    record = record.add(made_run(plain, seconds=10))
-    assert estimate_seconds(lrsa, record) == pytest.approx(1.1 * 11)
-
-
-def test_a_run_that_failed_says_nothing_of_how_long_one_takes(data):
-    plain, lrsa = plan_runs(small_table(data), num_seeds=1)
-    failed = dataclasses.replace(made_run(plain, seconds=500), error="ArithmeticError: lost")
-    record = TableRecord(table="attentions", data=str(data), runs=(failed,))
-    assert estimate_seconds(plain, record) is None
-    record = record.add(made_run(lrsa, seconds=10))
-    assert estimate_seconds(plain, record) == pytest.approx(1.1 * 11)
 
 
 def test_listing_runs_nothing(made, data, tmp_path):

@@ -26,10 +26,7 @@ from lrformer.training import (
     update_metrics,
 )
 from lrformer.training.atomic_files import (
-    RunFileError,
-    check_writable,
     read_tensors,
-    replace_file,
     write_tensors,
 )
 from lrformer.training.backbone import backbone_img_size, describe_backbone
@@ -345,20 +342,6 @@ def test_a_section_of_the_metrics_leaves_the_others_alone(tmp_path):
     assert metrics == {"training": {"loss": 1.0}, "test": {"ece": None}}
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"old")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RunFileError, match="No space left on device"):
-        replace_file(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
-
-
 def test_a_path_or_a_device_that_is_none_is_refused_in_words(tmp_path):
     with pytest.raises(ConfigError, match="not the folder of a run or of a saved model"):
         load(tmp_path / "nowhere")
@@ -366,17 +349,6 @@ def test_a_path_or_a_device_that_is_none_is_refused_in_words(tmp_path):
         load(None)
     with pytest.raises(ConfigError, match=r"device \('gpu'\) must be auto, cpu, cuda"):
         load_run(tmp_path, device="gpu")
-
-
-@pytest.mark.parametrize("inside", ["record.json", "deeper/record.json"])
-def test_a_file_where_a_folder_must_be_is_named(tmp_path, inside):
-    file = tmp_path / "out"
-    file.write_text("mine")
-    for put in (check_writable, lambda path: replace_file(path, b"new")):
-        with pytest.raises(RunFileError, match=f"{file} is a file and must be a folder") as raised:
-            put(file / inside)
-        assert "unchanged" not in str(raised.value)  # there was nothing
-    assert file.read_text() == "mine"
 
 
 def test_a_config_that_is_none_and_a_run_that_is_no_saved_model_are_told_apart(run_folder):

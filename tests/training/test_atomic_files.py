@@ -1,0 +1,30 @@
+"""A file of a run is the old one or the new one, and what stands against it is named."""
+
+import pytest
+
+from lrformer.training.atomic_files import RunFileError, check_writable, replace_file
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunFileError, match="No space left on device"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("inside", ["record.json", "deeper/record.json"])
+def test_a_file_where_a_folder_must_be_is_named(tmp_path, inside):
+    file = tmp_path / "out"
+    file.write_text("mine")
+    for put in (check_writable, lambda path: replace_file(path, b"new")):
+        with pytest.raises(RunFileError, match=f"{file} is a file and must be a folder") as raised:
+            put(file / inside)
+        assert "unchanged" not in str(raised.value)  # there was nothing
+    assert file.read_text() == "mine"
