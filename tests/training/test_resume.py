@@ -154,6 +154,17 @@ def poison_weight(step: OptimizerStep) -> None:
     step.parameters[0].data.flatten()[0] = torch.inf
 
 
+def poison_from(monkeypatch, number: int, poison) -> None:
+    """Call `poison` after every optimizer step behind the one with this number."""
+    step = OptimizerStep.__call__
+
+    def poisoned(self, pieces):
+        step(self, pieces)
+        poison(self)
+
+    stop_at(monkeypatch, number, lambda: monkeypatch.setattr(OptimizerStep, "__call__", poisoned))
+
+
 @pytest.mark.parametrize(
     ("poison", "what"),
     [(poison_loss, "the loss is not finite"), (poison_weight, "a weight is not finite")],
@@ -162,14 +173,8 @@ def test_what_is_no_number_stops_the_run_and_keeps_the_last_state(
     tmp_path, monkeypatch, poison, what
 ):
     config = small(PLAIN, epochs=2)
-    step = OptimizerStep.__call__
-
-    def poisoned(self, pieces):
-        step(self, pieces)
-        poison(self)
-
     with monkeypatch.context() as patched:
-        stop_at(patched, 9, lambda: patched.setattr(OptimizerStep, "__call__", poisoned))
+        poison_from(patched, 9, poison)
         with pytest.raises(TrainingDivergedError, match=f"{what}.*is kept in"):
             train(config, tmp_path / "stopped", runtime=EVERY_STEP)
     found = read_state(tmp_path / "stopped")
@@ -183,14 +188,8 @@ def test_what_is_no_number_stops_the_run_and_keeps_the_last_state(
 def test_a_run_that_diverged_after_its_first_epochs_sends_on_to_another_folder(
     tmp_path, monkeypatch
 ):
-    step = OptimizerStep.__call__
-
-    def poisoned(self, pieces):
-        step(self, pieces)
-        poison_loss(self)
-
     with monkeypatch.context() as patched:
-        stop_at(patched, 9, lambda: patched.setattr(OptimizerStep, "__call__", poisoned))
+        poison_from(patched, 9, poison_loss)
         words = r"No state had been written yet\. Start a new run in another folder"
         with pytest.raises(TrainingDivergedError, match=words):
             train(small(PLAIN, epochs=3), tmp_path, runtime=QUIET)
