@@ -37,7 +37,7 @@ class Cell:
     claim: str | None
 
     def spread(self, digits: int) -> str:
-        """Return the interval beside the mean: ` ± 0.012`, or from where to where if one side is twice the other."""
+        """Return the interval beside the mean: ` ± 0.012`, or from where to where if one side is over twice the other."""
         if self.ours is None:
             return ""
         low, high = self.bootstrap or (self.ours.low, self.ours.high)
