@@ -143,8 +143,11 @@ def test_runs_with_other_settings_in_the_record_are_said(made, data, tmp_path):
     assert "the record also holds 1 run with other settings; --list names them\n" in made_now
     shown = invoke(*words, "--list").output
     assert "0 of 2 runs are finished" in shown
-    line = "the record also holds {} with other settings (shortened to {} of 250 epochs; "
-    assert line.format("2 runs", 15) + "unknown sets: none): --epochs 15" in shown
+    line = (
+        "the record also holds {0} with other settings (optimizer `published`, shortened to {1} of 250 epochs; "
+        "unknown sets: none): --optimizer published --epochs {1}"
+    )
+    assert line.format("2 runs", 15) in shown
     assert line.format("1 run", 7) in shown
     stripes = invoke(*words, "--epochs", 15, "--ood", f"{data}:ood-stripes", "--list").output
     assert line.format("2 runs", 15) in stripes

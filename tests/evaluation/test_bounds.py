@@ -260,6 +260,9 @@ def test_the_constant_of_residual_tokens_multiplies_what_their_layers_stretch():
     # branch what the norm before both has made four times as large.
     expected = (1 + 2 * 5) * 4 * (2 + 1) * 3 * 7
     assert embedding_constants(embed).frobenius.value == pytest.approx(expected, rel=1e-3)
+    second.raw_shortcut = True  # which the norm does not stretch
+    expected = (1 + 2 * 5) * (2 + 4 * 1) * 3 * 7
+    assert embedding_constants(embed).frobenius.value == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_length_free_alpha_is_none_that_the_paper_speaks_of():

@@ -58,9 +58,57 @@ def test_a_block_is_the_pre_activation_block_of_the_definition() -> None:
     assert torch.allclose(identity(x), expected)
 
 
+def test_a_raw_shortcut_reads_what_comes_before_the_norm() -> None:
+    block = small(raw_shortcut=True).eval().blocks[1]
+    x = torch.randn(2, 16, 16, 16)
+    branch = block.conv2(block.bn2(block.conv1(block.bn1(x).relu())).relu())
+    assert torch.allclose(block(x), block.shortcut(x) + branch)
+
+
+def test_whole_filters_are_dropped_before_every_convolution_but_the_first() -> None:
+    torch.manual_seed(0)
+    model = small(filter_drop_rate=0.5).train()
+    seen = {}
+
+    def keep(name: str):
+        def look(_: nn.Module, args: tuple) -> None:
+            seen[name] = args[0].detach()
+
+        return look
+
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d) and "shortcut" not in name:
+            module.register_forward_pre_hook(keep(name))
+    model(torch.rand(8, 3, 16, 16) + 0.5)
+    assert len(seen) == 7
+    for name, x in seen.items():
+        is_dropped = (x == 0).all((2, 3))
+        # A filter is whole or gone; a rectifier alone seldom clears one for a whole image.
+        assert is_dropped.float().mean().item() == (
+            0 if name == "conv1" else pytest.approx(0.5, abs=0.15)
+        )
+
+
+def test_a_network_that_drops_no_filters_draws_what_it_drew_before_it_could() -> None:
+    torch.manual_seed(0)
+    model = small(drop_rate=0.3).train()
+    x = torch.randn(2, 3, 16, 16)
+    torch.manual_seed(1)
+    model(x)
+    drawn = torch.get_rng_state()
+    for module in model.modules():
+        if hasattr(module, "filter_drop"):
+            del module.filter_drop
+            module.filter_drop = lambda y: y
+    torch.manual_seed(1)
+    model(x)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"depth": 27}, r"depth \(27\)"), ({"widen_factor": 0}, "widen_factor"), ({"drop_rate": 1.0}, "drop_rate")],
+    [({"depth": 27}, r"depth \(27\)"), ({"widen_factor": 0}, "widen_factor"), ({"drop_rate": 1.0}, "drop_rate"),
+     ({"filter_drop_rate": -0.1}, r"filter_drop_rate \(-0.1\)")],
 )  # fmt: skip
 def test_wrong_settings_are_named(wrong: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

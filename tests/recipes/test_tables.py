@@ -1,10 +1,12 @@
 """The tables hold what the paper prints, and compare like with like."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, from_record
 from lrformer.methods import METHODS
 from lrformer.models import PRESETS, override
 from lrformer.recipes import (
@@ -18,7 +20,9 @@ from lrformer.recipes import (
 )
 from lrformer.recipes.optimization import shortened
 from lrformer.recipes.table import describe_variant, table_columns, variant_slug
+from lrformer.recipes.table_record import TableRecord
 
+RECORDS = Path(__file__).parents[2] / "benchmarks" / "results"
 ALL = [TABLES[name](data="cifar10") for name in TABLES.names()]
 ROWS = [
     pytest.param(table, row, id=f"{table.name}-{row.name}") for table in ALL for row in table.rows
@@ -46,6 +50,9 @@ def test_a_row_differs_from_the_plain_one_in_attention_and_method_alone(table, r
             config, model_overrides=overrides, method="", method_overrides={}
         )
 
+    if table.name == "references":
+        table = references(optimizer="cosine")  # published are settings that differ by row
+        row = table.row(row.name)
     plain = table.row(table.baseline).experiment.config
     assert shared(row.experiment.config) == shared(plain)
     if "wide" not in plain.model:
@@ -92,6 +99,43 @@ def test_the_papers_optimizer_and_those_of_today(name, optimizer, lr):
     assert settings.weight_decay == paper.config.optimizer.weight_decay
     assert not any("momentum" in choice for choice in other.choices)
     assert sum(f"{lr:g} with batch 512" in choice for choice in other.choices) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "data", "lr", "decay", "dropped"),
+    [
+        ("deterministic", "cifar10", 0.2, 4e-4, 0.0),
+        ("sngp", "cifar10", 0.16, 6e-4, 0.1),
+        ("sngp", "cifar100", 0.08, 6e-4, 0.1),
+    ],
+)
+def test_the_references_have_their_published_settings(row, data, lr, decay, dropped):
+    config = references(data=data).row(row).experiment.config
+    optimizer = config.optimizer
+    assert (optimizer.lr, optimizer.weight_decay) == pytest.approx((lr, decay))
+    assert (optimizer.name, optimizer.momentum, optimizer.nesterov) == ("sgd", 0.9, True)
+    assert (optimizer.schedule, optimizer.steps_at) == ("steps", (0.3, 0.6, 0.8))
+    assert (optimizer.step_factor, optimizer.decays_vectors) == (0.2, True)
+    assert optimizer.clip_norm is None
+    assert (config.epochs, config.batch_size, config.warmup_epochs) == (250, 256, 1)
+    model = override(PRESETS[config.model], config.model_overrides)
+    assert (model.filter_drop_rate, model.raw_shortcut) == (dropped, True)
+
+
+def test_the_first_runs_of_the_references_can_still_be_asked_for():
+    record = json.loads((RECORDS / "cifar10-references.json").read_text(encoding="utf-8"))
+    runs = from_record(TableRecord, record["record"]).runs
+    table = references(optimizer="cosine")
+    for run in runs:
+        wanted = shortened(table.row(run.row).experiment.config, run.config.epochs)
+        assert run.is_of(run.row, wanted, run.ood)
+        assert run.variant["optimizer"] == "cosine"
+    assert {run.row for run in runs} == {"deterministic", "sngp"}
+
+
+def test_a_wrong_optimizer_of_the_references_is_refused():
+    with pytest.raises(ConfigError, match=r"must be one of published, cosine.*'published'"):
+        references(optimizer="publish")
 
 
 def test_a_wrong_optimizer_is_refused_with_those_that_are_known():

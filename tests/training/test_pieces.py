@@ -24,9 +24,9 @@ CPU = torch.device("cpu")
 
 
 def test_the_rate_rises_linearly_and_falls_along_half_a_cosine():
+    config = OptimizerConfig(lr=2.0, final_lr_ratio=0.1)
     rates = [
-        learning_rate(step, num_steps=100, warmup_steps=10, peak=2.0, final_ratio=0.1)
-        for step in range(101)
+        learning_rate(step, num_steps=100, warmup_steps=10, config=config) for step in range(101)
     ]
     assert rates[:10] == pytest.approx([0.2 * (step + 1) for step in range(10)])
     assert rates[10] == pytest.approx(2.0)
@@ -35,8 +35,51 @@ def test_the_rate_rises_linearly_and_falls_along_half_a_cosine():
     assert all(before >= after for before, after in pairwise(rates[9:]))
 
 
-def test_without_warm_up_the_first_rate_is_the_peak():
-    assert learning_rate(0, num_steps=10, warmup_steps=0, peak=0.5) == 0.5
+@pytest.mark.parametrize("schedule", ["cosine", "steps"])
+def test_without_warm_up_the_first_rate_is_the_peak(schedule):
+    config = OptimizerConfig(lr=0.5, schedule=schedule)
+    assert learning_rate(0, num_steps=10, warmup_steps=0, config=config) == 0.5
+
+
+def test_the_rate_rises_linearly_and_falls_in_steps_at_shares_of_the_epochs():
+    config = OptimizerConfig(lr=2.0, schedule="steps", steps_at=(0.3, 0.6, 0.8), step_factor=0.2)
+    rates = [
+        learning_rate(step, num_steps=250, warmup_steps=10, config=config) for step in range(250)
+    ]
+    assert rates[:10] == pytest.approx([0.2 * (step + 1) for step in range(10)])
+    expected = 65 * [2.0] + 75 * [0.4] + 50 * [0.08] + 50 * [0.016]
+    assert rates[10:] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"schedule": "step"}, "unknown schedule 'step'. Did you mean 'steps'"),
+        ({"steps_at": (0.6, 0.3)}, "steps_at .* must be rising"),
+        ({"steps_at": (0.5, 1.0)}, "steps_at .* between 0 and 1"),
+        ({"step_factor": 1.0}, "step_factor .1.0. must lie between 0 and 1"),
+        ({"nesterov": True}, "nesterov is a way of SGD with momentum; the optimizer is 'adamw'"),
+        ({"name": "sgd", "momentum": 0.0, "nesterov": True}, "momentum 0.0"),
+    ],
+)
+def test_wrong_settings_of_an_optimizer_are_named(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        OptimizerConfig(**wrong)
+
+
+def test_nesterovs_momentum_looks_ahead_and_the_penalty_is_part_of_the_gradient():
+    config = OptimizerConfig(name="sgd", lr=0.1, weight_decay=0.5, momentum=0.9, nesterov=True)
+    weight = nn.Parameter(torch.tensor([3.0]))
+    group = [{"params": [weight], "weight_decay": config.weight_decay}]
+    optimizer = build_optimizer(config, group, CPU)
+    value, velocity = 3.0, 0.0
+    for gradient in (1.0, -2.0, 0.5):
+        weight.grad = torch.tensor([gradient])
+        optimizer.step()
+        whole = gradient + 0.5 * value
+        velocity = 0.9 * velocity + whole
+        value -= 0.1 * (whole + 0.9 * velocity)
+    assert weight.item() == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(100, 5.0), (20, 2.0), (1, 0.1)])
@@ -69,6 +112,22 @@ def test_only_matrices_are_decayed():
     assert "head.bias" in kept
     assert {"backbone.blocks.0.attn.qkv.weight", "head.weight"} <= decayed
     assert "backbone.tokenizer.proj.weight" in decayed
+
+
+def test_norms_and_biases_are_decayed_where_that_is_asked_for_and_embeddings_never():
+    def backbone() -> nn.Module:
+        return create_model("lrformer_tiny_patch4_32", num_classes=0, depth=1, learnable_alpha=True)
+
+    method = create_method("deterministic", backbone, 10)
+    config = OptimizerConfig(decays_vectors=True)
+    groups = parameter_groups(method, method.stage_parameters(), config)
+    names = {id(parameter): name for name, parameter in method.named_parameters()}
+    _, kept = ({names[id(p)] for p in group["params"]} for group in groups)
+    assert kept == {
+        "backbone.pos_embed",
+        "backbone.cls_token",
+        "backbone.blocks.0.attn.log_alpha_factor",
+    }
 
 
 def test_an_ensemble_decays_only_the_member_in_training():

@@ -21,7 +21,7 @@ SUMMARIES = {
     "attentions": "Table 3: dot product, L2, SCSA, LRSA and its M variant under one head.",
     "alpha": "Table 4: the effect of alpha, as printed and free of the number of tokens.",
     "main": "Table 1: the best single model from scratch, beside the transformer of the same recipe.",
-    "references": "Table 1: WRN-28-10 as it is and under SNGP, near their published settings.",
+    "references": "Table 1: WRN-28-10 as it is and under SNGP, with their published settings.",
 }
 SHORT = {
     "ablation": "Table 6: methods on one transformer.",
@@ -32,10 +32,12 @@ SHORT = {
 }
 # Which of the options belong to which tables; the others refuse them.
 OPTIONS = {
-    "optimizer": ("ablation", "attentions", "alpha"),
+    "optimizer": ("ablation", "attentions", "alpha", "references"),
     "pixels": ("ablation", "attentions", "alpha"),
     "alpha": ("ablation", "attentions", "main"),
 }
+OPTIMIZERS = {"references": "published (each row its own) or cosine (SNGP's rate for both)."}
+OTHER_OPTIMIZERS = "paper (SGD), modern (AdamW) or muon."
 DEFAULT_DRAWS = 200
 DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
@@ -102,7 +104,7 @@ def _command(table: str) -> Any:
         optimizer: Annotated[
             str | None,
             typer.Option(
-                help="paper (SGD), modern (AdamW) or muon.",
+                help=OPTIMIZERS.get(table, OTHER_OPTIMIZERS),
                 show_default="the table's",
                 hidden=table not in OPTIONS["optimizer"],
             ),

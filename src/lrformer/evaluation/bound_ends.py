@@ -101,7 +101,8 @@ def _residual_block(block: WideBlock) -> float:
     activated = _batch_norm(block.bn1)
     if block.shortcut is None:
         return 1 + activated * branch
-    return activated * (_convolution(block.shortcut) + branch)
+    shortcut = _convolution(block.shortcut)
+    return (1.0 if block.raw_shortcut else activated) * shortcut + activated * branch
 
 
 def pool_constants(structure: Structure, radius: float | None) -> Constants:

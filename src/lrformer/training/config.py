@@ -10,6 +10,7 @@ from lrformer.core.registry import did_you_mean
 from lrformer.data import PLAIN, AugmentConfig
 
 OPTIMIZERS = ("adamw", "sgd", "lamb", "muon")
+SCHEDULES = ("cosine", "steps")
 LOSSES = ("cross_entropy", "binary_cross_entropy")
 PRECISIONS = ("auto", "float32", "bfloat16")
 LONGEST_WARMUP_EPOCHS = 5.0
@@ -27,24 +28,35 @@ class OptimizerConfig:
     Attributes:
         name: "adamw", "sgd" (with `momentum`), "lamb" or "muon" (matrices by Muon, the rest by AdamW).
         lr: learning rate after warm-up.
-        weight_decay: of weight matrices only; norms, biases, position embeddings, class token and
-            learned alphas are never decayed. Decoupled, except in SGD, where it is an L2 penalty.
+        weight_decay: of weight matrices only, unless `decays_vectors`. Decoupled, except in SGD, where it is an L2
+            penalty.
+        decays_vectors: whether norms and biases are decayed too; position embeddings, class token and learned alphas
+            are never.
         momentum: of SGD; that of Muon is 0.95.
+        nesterov: whether the momentum of SGD looks ahead; that of Muon always does.
         betas: of AdamW, also inside Muon, and of LAMB.
         eps: of the same.
         warmup_epochs: linear rise of the rate; None is 5, or a tenth of the epochs if that is less.
+        schedule: of the rate after its rise: half a "cosine", or "steps" down.
         final_lr_ratio: where the cosine ends, as a share of `lr`.
+        steps_at: when the steps are taken, as shares of the epochs.
+        step_factor: what each step multiplies the rate with.
         clip_norm: largest norm of the gradient of a step; None does not clip.
     """
 
     name: Literal["adamw", "sgd", "lamb", "muon"] = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
+    decays_vectors: bool = False
     momentum: float = 0.9
+    nesterov: bool = False
     betas: tuple[float, ...] = (0.9, 0.999)
     eps: float = 1e-8
     warmup_epochs: float | None = None
+    schedule: Literal["cosine", "steps"] = "cosine"
     final_lr_ratio: float = 0.0
+    steps_at: tuple[float, ...] = (0.3, 0.6, 0.8)
+    step_factor: float = 0.2
     clip_norm: float | None = 1.0
 
     def __post_init__(self) -> None:
@@ -56,12 +68,26 @@ class OptimizerConfig:
             raise ConfigError(f"weight_decay ({self.weight_decay}) must not be negative.")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum ({self.momentum}) must be at least 0 and below 1.")
+        if self.nesterov and not (self.name == "sgd" and self.momentum > 0):
+            raise ConfigError(
+                f"nesterov is a way of SGD with momentum; the optimizer is '{self.name}' with momentum {self.momentum}. "
+                "Leave it out."
+            )
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas ({self.betas}) must be two numbers in [0, 1).")
         if self.eps < 0:
             raise ConfigError(f"eps ({self.eps}) must not be negative.")
         if not 0 <= self.final_lr_ratio <= 1:
             raise ConfigError(f"final_lr_ratio ({self.final_lr_ratio}) must lie in [0, 1].")
+        _check_choice("schedule", self.schedule, SCHEDULES)
+        if not all(0 < share < 1 for share in self.steps_at) or list(self.steps_at) != sorted(
+            set(self.steps_at)
+        ):
+            raise ConfigError(
+                f"steps_at ({self.steps_at}) must be rising shares of the epochs between 0 and 1, such as (0.3, 0.6, 0.8)."
+            )
+        if not 0 < self.step_factor < 1:
+            raise ConfigError(f"step_factor ({self.step_factor}) must lie between 0 and 1.")
         if self.warmup_epochs is not None and self.warmup_epochs < 0:
             raise ConfigError(f"warmup_epochs ({self.warmup_epochs}) must not be negative.")
         if self.clip_norm is not None and not self.clip_norm > 0:

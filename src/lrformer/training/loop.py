@@ -308,13 +308,11 @@ class Training:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of a stage."""
-        config = self.config.optimizer
         return learning_rate(
             step,
             num_steps=self.steps_per_stage,
             warmup_steps=round(self.config.warmup_epochs * self.steps_per_epoch),
-            peak=config.lr,
-            final_ratio=config.final_lr_ratio,
+            config=self.config.optimizer,
         )
 
     def _summary(self) -> str:

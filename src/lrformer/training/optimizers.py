@@ -24,7 +24,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return `parameters` of `model` in two groups: those that are decayed, and those that are not.
 
-    Not decayed are vectors and scalars (norms, biases, learned alphas), position embeddings, class
+    Not decayed are vectors and scalars (norms, biases) unless `decays_vectors`, learned alphas, position embeddings, class
     tokens, what a module names in `no_weight_decay()`, and a variational Gaussian process, whose
     regularization is in its loss. For Muon the matrices among the decayed stand in groups of their own.
     """
@@ -34,7 +34,7 @@ def parameter_groups(
     for name, parameter in model.named_parameters():
         if id(parameter) in wanted:
             is_decayed = (
-                parameter.ndim >= 2
+                (parameter.ndim >= 2 or config.decays_vectors)
                 and name.rpartition(".")[2] not in UNDECAYED_NAMES
                 and id(parameter) not in undecayed
             )
@@ -64,7 +64,9 @@ def build_optimizer(
     is_cuda = device.type == "cuda"
     lr: float | Tensor = torch.tensor(config.lr, device=device) if is_cuda else config.lr
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, fused=is_cuda)
+        return torch.optim.SGD(
+            groups, lr=lr, momentum=config.momentum, nesterov=config.nesterov, fused=is_cuda
+        )
     beta1, beta2 = config.betas
     if config.name == "lamb":
         return LAMB(groups, lr=lr, betas=(beta1, beta2), eps=config.eps)
