@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CODE := src tests benchmarks docs/conf.py
 CHECKED := lrformer.attention,lrformer.models.block,lrformer.models.tokenizer,lrformer.models.pool,beartype.beartype
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test format lint types contracts unit clean
+.PHONY: help setup demo test docs format lint types contracts unit clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -23,11 +24,14 @@ $(READY): pyproject.toml
 demo: $(READY) ## train a small LRFormer beside a plain transformer on digits and print the figures
 	@$(BIN)/lrformer demo
 
-test: lint types contracts unit ## format, lint, types, import contracts, all tests
+test: lint types contracts docs unit ## format, lint, types, import contracts, the pages, all tests
+
+docs: $(READY) ## make the site of the documentation in docs/_build
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --builder html docs docs/_build
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 
 types: $(READY)
 	$(BIN)/pyright --warnings
@@ -44,8 +48,8 @@ unit: $(READY)
 	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 --dist worksteal -m kernel
 
 format: $(READY) ## rewrite the files in the project's format
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .ruff_cache .hypothesis build dist docs/_build
