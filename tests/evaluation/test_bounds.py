@@ -384,6 +384,29 @@ def test_a_weight_that_is_no_number_is_named(value):
         bounds(model)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_inputs_that_are_no_numbers_are_named_before_anything_is_measured(bad):
+    model, x = small(depth=1), images(3)
+    x[1, 0, 0, 0] = bad
+    with pytest.raises(ConfigError, match="x holds NaN or infinity in input 1"):
+        bounds(model, x)
+    with pytest.raises(
+        ConfigError, match=r"pairs\['moved'\]\[1\] holds NaN or infinity in input 1"
+    ):
+        bounds(model, pairs={"moved": (images(3), x)})
+
+
+def test_a_model_whose_output_overflows_has_nothing_to_measure():
+    class Overflowing(nn.Module):
+        def forward(self, x):
+            return x.flatten(1)[:, :3].exp()
+
+    x = images(3)
+    x[2] = 1e4
+    with pytest.raises(NotFiniteError, match="for input 2 of x is NaN or infinite"):
+        bounds(Overflowing(), x)
+
+
 def test_the_radii_of_a_model_in_16_bits_are_those_of_its_weights_without_rounding():
     torch.manual_seed(0)
     tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)

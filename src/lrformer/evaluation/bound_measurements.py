@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lrformer.attention import LRSA, MultiheadSelfAttention, use_backend
-from lrformer.core import ConfigError
+from lrformer.core import ConfigError, NotFiniteError
 from lrformer.core.modes import evaluating
 from lrformer.evaluation.bound_modules import unwrap_attention
 from lrformer.evaluation.bound_structure import HEADLESS_CLASSES
@@ -71,6 +71,11 @@ def measure(
     named = dict(model.named_modules())
     with differentiable(model):
         outputs = torch.cat([_logits(model, part) for part in x.split(batch_size)]).detach()
+        if (first := first_not_finite(outputs)) is not None:
+            raise NotFiniteError(
+                f"what the model gives for input {first} of x is NaN or infinite, so that nothing can be measured there; "
+                "leave that input out, or look for what overflows in the model."
+            )
         tell("logits")
         settings = {"num_steps": num_steps, "batch_size": batch_size, "generator": generator}
         logits = local_constant(lambda y: _logits(model, y), x, **settings)
@@ -92,6 +97,12 @@ def measure(
             if isinstance(attention, MultiheadSelfAttention):
                 _look_at(attention, tokens, name, seen)
     return seen
+
+
+def first_not_finite(values: Tensor) -> int | None:
+    """Return the number of the first row that holds NaN or infinity."""
+    rows = (~values.isfinite()).flatten(1).any(1).nonzero()
+    return int(rows[0]) if len(rows) else None
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """`lrformer.bounds`: the Lipschitz constants of a model, proved where they can be and measured beside."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -17,6 +17,7 @@ from lrformer.evaluation.bound_measurements import (
     Measurements,
     Progress,
     exact_outputs,
+    first_not_finite,
     measure,
     pair_distortions,
 )
@@ -99,6 +100,11 @@ def bounds(
             f"radius ({radius}) must be positive and finite, and x must hold the inputs it is around."
         )
     _check_finite(model)
+    for name, inputs in _named_inputs(x, pairs):
+        if inputs.is_floating_point() and (first := first_not_finite(inputs)) is not None:
+            raise ConfigError(
+                f"{name} holds NaN or infinity in input {first}; nothing can be measured there. Leave that input out."
+            )
     is_certifiable = _predicts_by_logits(model)
     if type(model) is PosteriorClassifier:
         # A posterior gives a variance; the mean logits are the model's.
@@ -112,6 +118,16 @@ def bounds(
         if radius is not None and x is not None:
             report = with_balls(report, model, structure, x, radius, batch_size)
     return report if is_certifiable else _without_radii(report)
+
+
+def _named_inputs(
+    x: Tensor | None, pairs: Mapping[str, tuple[Tensor, Tensor]] | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield every batch of inputs that a user has given, with what to call it."""
+    if x is not None:
+        yield "x", x
+    for name, pair in (pairs or {}).items():
+        yield from ((f"pairs['{name}'][{place}]", inputs) for place, inputs in enumerate(pair))
 
 
 def _check_finite(model: nn.Module) -> None:
