@@ -31,3 +31,13 @@ def test_outliers_are_drawn_by_the_seed_of_the_run_and_found_as_sklearn_says(tmp
                 np.repeat([0, 1], len(known)), np.concatenate([inside[name], outside[name]])
             )
             assert abs(found[name][kind] - expected) < 2e-6, (kind, name)
+
+
+def test_prepared_images_that_moved_are_taken_from_where_they_are(tmp_path):
+    data = write_image_folder(tmp_path / "data")
+    run = load_run(write_run(tmp_path / "run", data, root=tmp_path / "cache"))
+    before = find_outliers(run, is_calibrated=True, batch_size=16)
+    (tmp_path / "cache").rename(tmp_path / "moved")
+    root = str(tmp_path / "moved")
+    assert find_outliers(run, is_calibrated=True, batch_size=16, root=root) == before
+    assert not (tmp_path / "cache").exists()

@@ -86,3 +86,10 @@ def test_a_run_that_began_without_tensorboard_shows_its_first_epochs_too(tmp_pat
 def test_a_line_in_another_encoding_is_left_out(tmp_path):
     (tmp_path / "log.jsonl").write_bytes(b'{"epoch": 0}\n\xff\xfe\n{"epoch": 1}\n')
     assert read_log(tmp_path) == [{"epoch": 0}, {"epoch": 1}]
+
+
+@pytest.mark.parametrize("line", ['{"stage": null, "epoch": 0}', '{"epoch": "0"}', '{"stage": 0}'])
+def test_a_line_that_is_of_no_epoch_is_left_out(tmp_path, line):
+    (tmp_path / "log.jsonl").write_text(f'{line}\n{{"epoch": 1}}\n')
+    assert read_log(tmp_path) == [{"epoch": 1}]
+    assert Journal(tmp_path, position=(0, 2)).entries == [{"epoch": 1}]

@@ -31,7 +31,7 @@ from lrformer.training.atomic_files import (
 )
 from lrformer.training.backbone import backbone_img_size, describe_backbone
 from lrformer.training.claim import check_same, claim_folder, sole_process
-from lrformer.training.metrics_file import is_finished
+from lrformer.training.metrics_file import is_finished, read_training
 from lrformer.training.run_config import read_run_config, write_run_config
 from lrformer.training.run_folder import save_method, write_decision
 from lrformer.training.start import backbone_factory
@@ -167,7 +167,21 @@ def test_a_missing_or_damaged_file_is_named(run_folder, name):
         load_run(run_folder)
 
 
-@pytest.mark.parametrize("content", ["{", "[]"])
+@pytest.mark.parametrize(
+    "training",
+    ['{"seconds": 1}', '{"seconds": "1", "validation_calibrated": {}}',
+     '{"seconds": 1, "validation_calibrated": {"accuracy": "high", "nll": 1, "ece": 0}}'],
+)  # fmt: skip
+def test_metrics_that_say_nothing_of_the_training_are_called_so(run_folder, training):
+    whole = {"seconds": 1.0, "validation_calibrated": {"accuracy": 1, "nll": 0.1, "ece": None}}
+    (run_folder / "metrics.json").write_text(json.dumps({"training": whole}))
+    assert read_training(run_folder) == whole
+    (run_folder / "metrics.json").write_text(f'{{"training": {training}}}')
+    with pytest.raises(ConfigError, match=r"metrics.json says nothing of its training; .*delete"):
+        read_training(run_folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"training": 5}'])
 def test_damaged_metrics_are_said_to_be_needed_by_no_prediction(run_folder, content):
     (run_folder / "metrics.json").write_text(content)
     for use in (is_finished, lambda folder: update_metrics(folder, "test", {})):

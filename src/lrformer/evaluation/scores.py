@@ -168,4 +168,9 @@ def load_scores(folder: str | Path) -> Scores:
             f"{Path(folder) / METRICS_FILE} has schema {record.get('schema')} in '{SECTION}'; this version reads {SCHEMA}. "
             "Evaluate again."
         )
-    return from_record(Scores, record)
+    try:
+        return from_record(Scores, record)
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{Path(folder) / METRICS_FILE} is damaged in '{SECTION}' ({error}) Evaluate again."
+        ) from error

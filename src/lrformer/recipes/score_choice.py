@@ -1,5 +1,6 @@
 """Which score finds unknown inputs: chosen on outliers made of validation images, never on a real unknown set."""
 
+import dataclasses
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -14,18 +15,23 @@ from lrformer.training.splits import load_splits
 Found = dict[str, dict[str, float]]
 
 
-def find_outliers(run: Run, *, is_calibrated: bool, batch_size: int) -> Found:
-    """Return how well every score of a run finds outliers made of the images it was validated on."""
-    _, known = load_splits(run.config.train)
+def find_outliers(
+    run: Run, *, is_calibrated: bool, batch_size: int, root: str | None = None
+) -> Found:
+    """Return how well every score of a run finds outliers made of the images it was validated on.
+
+    Args:
+        root: where prepared data lie now; None is where they lay when the run was trained.
+    """
+    train = run.config.train
+    _, known = load_splits(dataclasses.replace(train, root=root or train.root))
     if not known.is_image:
         return {}
     settings = {"is_calibrated": is_calibrated, "batch_size": batch_size, "is_labeled": False}
     inside = predict_run(run, known, **settings)
     found: Found = {score: {} for score in inside.scores}
     for kind in OUTLIER_KINDS:
-        outside = predict_run(
-            run, make_outliers(known, kind, seed=run.config.train.seed), **settings
-        )
+        outside = predict_run(run, make_outliers(known, kind, seed=train.seed), **settings)
         for score, values in inside.scores.items():
             figures = detection_metrics(values, outside.scores[score])
             found[score][kind] = round(figures.aupr_ood_positive, 6)

@@ -15,7 +15,7 @@ from lrformer.recipes.table import Table, TableRow, variant_slug
 from lrformer.recipes.table_record import TableRun, made_by, pack_scores, without_place
 from lrformer.training import RuntimeConfig, TrainConfig, train
 from lrformer.training.journal import read_log
-from lrformer.training.metrics_file import is_finished, read_metrics
+from lrformer.training.metrics_file import is_finished, read_training
 
 RAW, CALIBRATED = "raw", "calibrated"
 CURVES = ("accuracy", "nll", "ece")
@@ -140,9 +140,11 @@ def _make(
         ).scores
         for name in (RAW, CALIBRATED)
     }
-    outliers = find_outliers(run, is_calibrated=planned.is_calibrated, batch_size=how.batch_size)
+    outliers = find_outliers(
+        run, is_calibrated=planned.is_calibrated, batch_size=how.batch_size, root=config.root
+    )
     save_scores(scores[own], folder)
-    training = read_metrics(folder)["training"]
+    training = read_training(folder)
     if "weights_of" in training:
         # The way to the folder of a seed; also where only the evaluation was left to do.
         training["weights_of"] = Path(training["weights_of"]).parent.name

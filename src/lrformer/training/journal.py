@@ -79,7 +79,7 @@ def _add_events(writer: Any, entry: Mapping[str, Any]) -> None:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of `log.jsonl`; a line that a crash cut short is left out."""
+    """Return the entries of `log.jsonl`; a line that a crash cut short, or that is of no epoch, is left out."""
     path = folder / LOG_FILE
     if not path.is_file():
         return []
@@ -89,6 +89,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict):
+        if isinstance(entry, dict) and all(
+            isinstance(number, int) for number in (entry.get("epoch"), entry.get("stage", 0))
+        ):
             entries.append(entry)
     return entries

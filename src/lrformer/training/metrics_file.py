@@ -8,6 +8,7 @@ from lrformer.core import ConfigError
 from lrformer.training.atomic_files import read_json, write_json
 
 METRICS_FILE = "metrics.json"
+TRAINING = "training"
 _WAY_OUT = "it is damaged. Restore it from a copy, or delete it: predict, evaluate and bounds work without it."
 
 
@@ -17,14 +18,28 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     metrics = read_json(path, way_out=_WAY_OUT)
-    if not isinstance(metrics, dict):
+    if not isinstance(metrics, dict) or not all(
+        isinstance(part, dict) for part in metrics.values()
+    ):
         raise ConfigError(f"{path} holds no metrics; {_WAY_OUT}")
     return metrics
 
 
+def read_training(folder: Path) -> dict[str, Any]:
+    """Return what the metrics of the finished run in `folder` say of its training."""
+    training = read_metrics(folder).get(TRAINING, {})
+    judged = training.get("validation_calibrated")
+    is_whole = isinstance(judged, dict) and all(
+        isinstance(judged.get(name), int | float | None) for name in ("accuracy", "nll", "ece")
+    )
+    if not (is_whole and isinstance(training.get("seconds"), int | float)):
+        raise ConfigError(f"{folder / METRICS_FILE} says nothing of its training; {_WAY_OUT}")
+    return training
+
+
 def is_finished(folder: Path) -> bool:
     """Return whether training has written everything: the metrics come last."""
-    return "training" in read_metrics(folder)
+    return TRAINING in read_metrics(folder)
 
 
 def update_metrics(folder: Path, section: str, values: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from lrformer.core import ConfigError
 from lrformer.heads import FittedGP
@@ -12,7 +11,7 @@ from lrformer.methods import METHODS, Method
 from lrformer.training.atomic_files import read_tensors
 from lrformer.training.claim import FROM_DATA, describe_change, first_difference
 from lrformer.training.config import TrainConfig
-from lrformer.training.metrics_file import is_finished, read_metrics
+from lrformer.training.metrics_file import is_finished, read_training
 from lrformer.training.run_config import RunConfig, read_run_config
 from lrformer.training.run_folder import LOG_FILE, MODEL_FILE, file_checksum, load_state
 
@@ -74,11 +73,6 @@ def take_log(folder: Path, out: Path) -> None:
     """Copy the log of a training to `out`."""
     if (folder / LOG_FILE).is_file():
         shutil.copyfile(folder / LOG_FILE, out / LOG_FILE)
-
-
-def read_training(folder: Path) -> dict[str, Any]:
-    """Return what the metrics of the finished run in `folder` say of its training."""
-    return read_metrics(folder)["training"]
 
 
 def way_to(folder: Path, out: Path) -> str:
