@@ -8,6 +8,7 @@ import pytest
 
 from lrformer.data import SHIFT_AND_FLIP
 from lrformer.training import TrainConfig, train
+from lrformer.training.journal import read_log
 from tests.processes import run_together
 from tests.tolerance import assert_close
 from tests.training.interruption import interrupt, stop_at
@@ -71,3 +72,12 @@ def test_every_process_goes_on_with_its_own_dropout(tmp_path: Path) -> None:
     names = ("straight", "resumed")
     straight, resumed = (flat(tmp_path / name, "model.safetensors") for name in names)
     assert_close(resumed, straight, 1e-7)
+
+
+def test_a_wish_to_stop_is_heard_in_epochs_of_few_steps_too(tmp_path: Path) -> None:
+    config = small(PLAIN, epochs=4, batch_size=64)
+    run_together(run_process, tmp_path / "run", config, 2)
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    assert len(read_log(tmp_path / "run")) <= 1
+    run_together(run_process, tmp_path / "run", config)
+    assert len(read_log(tmp_path / "run")) == 4

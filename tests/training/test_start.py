@@ -333,3 +333,19 @@ def test_a_validation_set_of_its_own_is_the_same_with_every_seed(tmp_path, capsy
     shown = capsys.readouterr().err
     assert "validation samples" in shown
     assert "was trained on" not in shown
+
+
+def test_prepared_data_are_found_from_any_directory(tmp_path, monkeypatch):
+    folder = tmp_path / "here" / "prepared" / "photos"
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    for split in ("train", "test"):
+        np.save(folder / f"{split}-x.npy", draw.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8))
+        np.save(folder / f"{split}-y.npy", np.arange(40) % 4)
+    monkeypatch.chdir(tmp_path / "here")
+    run = train(
+        small(PLAIN, data=str(folder), classes=None, root="prepared", epochs=1, batch_size=16),
+        tmp_path / "run",
+        runtime=QUIET,
+    )
+    assert run.config.train.root == str(tmp_path / "here" / "prepared")

@@ -197,7 +197,8 @@ class Training:
         """Return what any process wishes; one that acted alone would leave the others waiting."""
         if self.accelerator.num_processes == 1:
             return list(wishes)
-        if self.position.step % STEPS_BETWEEN_AGREEMENTS:
+        is_epoch_end = self.position.step == self.steps_per_epoch
+        if self.position.step % STEPS_BETWEEN_AGREEMENTS and not is_epoch_end:
             return [False] * len(wishes)
         own = torch.tensor(wishes, dtype=torch.int64, device=self.device)
         return [bool(count) for count in self.accelerator.reduce(own, "sum").tolist()]

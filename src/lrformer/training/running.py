@@ -33,13 +33,13 @@ from lrformer.training.metrics_file import (
     METRICS_FILE,
     forget_metrics,
     is_finished,
+    read_training,
     replace_metrics,
     update_metrics,
 )
 from lrformer.training.processes import start_accelerator
 from lrformer.training.refit import (
     check_weights_of,
-    read_training,
     take_log,
     take_weights,
     way_to,
@@ -198,7 +198,9 @@ def train(
 
 
 def with_whole_path(config: TrainConfig) -> TrainConfig:
-    """Return `config` with the whole path of a folder of data: a run may be opened from anywhere."""
+    """Return `config` with the whole paths of a folder of data and of prepared data: a run may be opened from anywhere."""
+    if config.root is not None:
+        config = dataclasses.replace(config, root=str(Path(config.root).expanduser().resolve()))
     place = Path(config.data).expanduser()
     if config.data in DATASETS or not place.is_dir():
         return config
