@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lrformer.core import ConfigError
-from lrformer.data import cache
+from lrformer.data import cache, load_dataset
 from lrformer.data.cache import open_prepared, write_arrays, write_atomically, write_manifest
 
 
@@ -161,3 +161,44 @@ def test_a_manifest_in_another_encoding_is_named(tmp_path, arrays):
     (tmp_path / "test.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(ConfigError, match=r"test\.json is not a manifest .*remove it"):
         open_prepared(tmp_path, "test")
+
+
+def test_splits_of_a_folder_that_cannot_be_written_to_have_the_statistics_of_training(
+    tmp_path, arrays, monkeypatch
+):
+    x, y = arrays
+    for split, images in (("train", x), ("test", x // 4)):
+        np.save(tmp_path / f"{split}-x.npy", images)
+        np.save(tmp_path / f"{split}-y.npy", y)
+
+    def refuse(path, write):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(cache, "write_atomically", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    train, test = (load_dataset(tmp_path, split=split) for split in ("train+val", "test"))
+    assert (test.mean, test.std) == (train.mean, train.std)
+    np.testing.assert_allclose(train.mean, (x / 255).mean(axis=(0, 1, 2)))
+
+
+def test_arrays_of_other_channels_than_the_set_they_are_named_after_have_their_own_statistics(
+    tmp_path,
+):
+    gray = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
+    (tmp_path / "cifar10").mkdir()
+    np.save(tmp_path / "cifar10" / "train-x.npy", gray)
+    np.save(tmp_path / "cifar10" / "train-y.npy", np.arange(40) % 10)
+    split = load_dataset(tmp_path / "cifar10", split="train+val")
+    np.testing.assert_allclose(split.mean, [(gray / 255).mean()])
+    assert split.class_names[0] == "airplane"
+
+
+def test_labels_may_have_a_gap_where_the_classes_that_are_there_are_named(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 1), dtype=np.uint8)
+    np.save(tmp_path / "train-x.npy", x)
+    np.save(tmp_path / "train-y.npy", np.array([0, 1, 5])[np.arange(30) % 3])
+    with pytest.raises(ConfigError, match="class '2' has no sample"):
+        load_dataset(tmp_path)
+    assert load_dataset(tmp_path, classes=(0, 1, 5)).class_names == ("0", "1", "5")
+    with pytest.raises(ConfigError, match="class '3' has no sample"):
+        load_dataset(tmp_path, classes=(0, 3))

@@ -385,3 +385,28 @@ def test_a_list_of_files_in_another_encoding_is_named(tmp_path, write_folder):
     names.write_bytes(b"\xff\n")
     with pytest.raises(ConfigError, match=r"train-files\.txt is damaged .*prepared again"):
         read_file_names(names.parent, "train")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "LAB", "YCbCr", "HSV"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_of_any_mode_is_converted(tmp_path, mode, channels):
+    draw = np.random.default_rng(0)
+    color = Image.fromarray(draw.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+    if mode == "LAB":
+        image = Image.frombytes("LAB", (8, 8), draw.integers(0, 256, 192, dtype=np.uint8).tobytes())
+    else:
+        image = color.convert(mode)
+    try:
+        image.save(tmp_path / "image.tif")
+    except OSError:
+        pytest.skip(f"Pillow writes no file of mode {mode}")
+    assert read_image(tmp_path / "image.tif", channels=channels).shape == (8, 8, channels)
+
+
+def test_hidden_directories_below_a_class_are_not_looked_into(tmp_path, write_folder, write_image):
+    folder = write_folder(tmp_path / "pets")
+    write_image(folder / "train" / "cat" / ".ipynb_checkpoints" / "0.png", seed=99)
+    write_image(folder / "train" / "cat" / "kittens" / "0.png", seed=100)
+    split = load_dataset(folder, root=tmp_path / "c")
+    assert len(split) == 9
+    assert not any("checkpoints" in name for name in split.files)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,3 +87,14 @@ def test_ood_takes_the_statistics_of_the_id_split(random_split):
     other = random_split(seed=2)
     object.__setattr__(other, "mean", (0, 0, 0))
     assert other.normalized_like(inside).mean == inside.mean
+
+
+def test_a_number_is_the_name_of_a_class_before_it_is_its_place(random_split):
+    split = dataclasses.replace(random_split(), class_names=("1", "10", "2", "cat"))
+    assert select_classes(split, ["1", "2"]).class_names == ("1", "2")
+    assert select_classes(split, ["0", "3"]).class_names == ("1", "cat")
+    assert select_classes(split, [1, 2]).class_names == ("10", "2")
+    with pytest.raises(ConfigError, match=r"class 11 is outside 0..3"):
+        select_classes(split, ["11"])
+    with pytest.raises(ConfigError, match="no class '²'"):
+        select_classes(split, ["²", "1"])

@@ -16,7 +16,7 @@ from lrformer.evaluation import (
     predict_run,
 )
 from lrformer.evaluation.run_data import check_unknown, known_name, seen_part
-from lrformer.training import load_run
+from lrformer.training import RuntimeConfig, TrainConfig, load_run, train
 from tests.evaluation.made_run import COLORS, write_images, write_run
 
 FEW = EvaluationConfig(num_draws=5)
@@ -366,3 +366,24 @@ def test_an_unknown_set_of_another_kind_is_refused_before_anything_is_predicted(
     with pytest.raises(ConfigError, match="'two_moons' holds points, and the run reads images"):
         evaluate_run(run, ood=["two_moons"], device="cpu", advance=counted.append)
     assert counted == []
+
+
+def test_a_class_that_was_left_out_may_have_one_image(workspace, tmp_path):
+    data = tmp_path / "data"
+    for place, name in enumerate(("red", "green")):
+        write_images(data / "train" / name, COLORS[name], 12, seed=place)
+    write_images(data / "train" / "blue", COLORS["blue"], 1, seed=9)
+    config = TrainConfig(
+        data=str(data),
+        root=str(tmp_path / "cache"),
+        classes=("red", "green"),
+        method="deterministic",
+        model="lrformer_digits",
+        model_overrides={"depth": 1, "embed_dim": 16},
+        image_size=16,
+        epochs=1,
+    )
+    run = train(config, tmp_path / "run", runtime=RuntimeConfig(device="cpu", quiet=True))
+    results = evaluate_run(run, config=FEW, device="cpu")
+    assert results.test.name.startswith("data/val")
+    assert {name: len(found) for name, found in results.ood.items()} == {"other-classes": 1}

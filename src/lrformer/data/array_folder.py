@@ -48,11 +48,15 @@ class ArrayFolder:
             self._make_manifests()
         class_names = self._class_names()
         prepared = open_prepared(self.folder, split, class_names=class_names)
-        train = read_manifest(self.folder, "train") if "train" in splits else None
-        reference = prepared.manifest if train is None else train
+        reference = prepared.manifest
+        if "train" in splits and split != "train":
+            # Not from its file, which a folder that may not be written to lacks.
+            reference = open_prepared(self.folder, "train", class_names=class_names).manifest
         mean, std = reference.mean, reference.std
-        if self.known is not None and self.known.mean is not None and self.known.std is not None:
-            mean, std = self.known.mean, self.known.std
+        known = self.known
+        if known is not None and known.mean is not None and known.std is not None:
+            is_alike = len(known.mean) == prepared.x.shape[-1]
+            mean, std = (known.mean, known.std) if is_alike else (mean, std)
         return Split(
             name=f"{self.name}/{split}",
             x=prepared.x,

@@ -1,7 +1,7 @@
 """One split of a data set in memory or memory-mapped, and the checks that every split must pass."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,16 +139,23 @@ def check_labels(y: np.ndarray, *, num_samples: int, num_classes: int | None, wh
         raise ConfigError(f"{where}: label {int(y[row])} of row {row} {rule}.")
 
 
-def check_training_classes(y: np.ndarray, class_names: tuple[str, ...], *, where: str) -> None:
-    """Raise if a class has no training sample, or if there is only one class to learn."""
+def check_training_classes(
+    y: np.ndarray,
+    class_names: tuple[str, ...],
+    *,
+    where: str,
+    needed: Collection[int] | None = None,
+) -> None:
+    """Raise if a class has no training sample, or if there is only one class to learn; None needs all classes."""
     if len(class_names) < 2:
         raise ConfigError(
             f"{where}: there is only one class ({', '.join(class_names)}); a classifier needs two or "
             "more."
         )
     counts = np.bincount(y, minlength=len(class_names))
-    if (counts == 0).any():
-        empty = class_names[int(np.flatnonzero(counts == 0)[0])]
+    empty_labels = np.flatnonzero(counts == 0).tolist()
+    if missing := [label for label in empty_labels if needed is None or label in needed]:
+        empty = class_names[missing[0]]
         raise ConfigError(f"{where}: class '{empty}' has no sample; add some or remove the class.")
 
 

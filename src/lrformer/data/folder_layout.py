@@ -103,4 +103,15 @@ def _image_files(folder: Path) -> list[Path]:
         raise ConfigError(
             f"{in_one_line(folder)} may not be read; allow it, for example with chmod -R u+rX."
         )
-    return sorted(path for path in folder.rglob("*") if path.is_file() and is_image_file(path))
+    return images_below(folder)
+
+
+def images_below(folder: Path) -> list[Path]:
+    """Return the image files below `folder`, sorted by path; what lies in hidden directories is not meant to be seen."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
+        and is_image_file(path)
+    )

@@ -68,7 +68,15 @@ def read_image(
             f"{path}: the image has mode {image.mode}, {found or 'an unknown number of'} channels; "
             "1 (gray) or 3 (RGB) are expected. Pass channels=3 (--channels 3) to convert every image to RGB."
         )
-    image = image.convert(MODE_OF_CHANNELS[channels])
+    try:
+        # Pillow knows a way from Lab to RGB, and none to gray.
+        image = (image.convert("RGB") if image.mode == "LAB" else image).convert(
+            MODE_OF_CHANNELS[channels]
+        )
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}: the image has mode {image.mode}, which is not read here ({error}); save it as gray or RGB."
+        ) from error
     if image_size is not None:
         image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BICUBIC)
     return np.asarray(image).reshape(image.height, image.width, channels)

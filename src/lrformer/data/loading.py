@@ -84,6 +84,17 @@ def list_splits(name_or_path: str | Path, *, root: str | Path | None = None) -> 
     return ["train", "val", WHOLE_TRAINING_SET, *rest]
 
 
+def has_validation_split(name_or_path: str | Path, *, root: str | Path | None = None) -> bool:
+    """Return whether there is a validation split, and none has to be cut from the training set."""
+    store = _find_store(
+        name_or_path,
+        root=Path(DEFAULT_ROOT if root is None else root).expanduser(),
+        image_format=ImageFormat(),
+        download=False,
+    )
+    return "val" in store.splits
+
+
 def _find_store(
     name_or_path: str | Path,
     *,
@@ -153,7 +164,8 @@ def _open(
             f"with a directory of images for each class, or as the arrays train-x.npy and train-y.npy.{_way_to_train(store)}"
         )
     train = store.open("train")
-    check_training_classes(train.y, train.class_names, where=train.name)
+    needed = None if classes is None else {class_index(train, entry) for entry in classes}
+    check_training_classes(train.y, train.class_names, where=train.name, needed=needed)
     if split == WHOLE_TRAINING_SET or "val" in splits:
         return train
     kept, cut = stratified_rows(
@@ -162,7 +174,7 @@ def _open(
         seed=seed,
         where=train.name,
         class_names=train.class_names,
-        needed=None if classes is None else {class_index(train, entry) for entry in classes},
+        needed=needed,
     )
     return dataclasses.replace(
         train.take(kept if split == "train" else cut), name=f"{store.name}/{split}"

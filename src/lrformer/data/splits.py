@@ -67,13 +67,15 @@ def select_classes(split: Split, classes: Sequence[int | str]) -> Split:
 
 
 def class_index(split: Split, entry: int | str) -> int:
-    """Return the label of a class given by name or by number."""
+    """Return the label of a class given by name or by number; a text that is no name may be a number."""
     if isinstance(entry, str):
-        if entry not in split.class_names:
+        if entry in split.class_names:
+            return split.class_names.index(entry)
+        if not (entry.isascii() and entry.isdecimal()):
             raise ConfigError(
                 f"{split.name} has no class '{entry}'.{did_you_mean(entry, split.class_names)}"
             )
-        return split.class_names.index(entry)
+        entry = int(entry)
     if not 0 <= entry < split.num_classes:
         raise ConfigError(
             f"class {entry} is outside 0..{split.num_classes - 1}, the classes of {split.name}."

@@ -12,7 +12,7 @@ import torch
 
 from lrformer.core import ConfigError, LRFormerError, make_generator
 from lrformer.data import read_image
-from lrformer.data.image_file import is_image_file
+from lrformer.data.folder_layout import images_below
 from lrformer.training import Run
 
 DEFAULT_FILES_AT_A_TIME = 64
@@ -49,8 +49,7 @@ def find_files(places: Sequence[str]) -> list[Path]:
     for place in places:
         path = Path(place).expanduser()
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.is_file() and is_image_file(p))
-            files += inside or [path]
+            files += images_below(path) or [path]
         elif not path.exists() and any(character in place for character in GLOB_CHARACTERS):
             start = Path(path.anchor)
             found = sorted(start.glob(str(path.relative_to(start))))

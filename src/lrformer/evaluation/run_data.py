@@ -19,7 +19,7 @@ from lrformer.data import (
 )
 from lrformer.data.channels import match_channels
 from lrformer.data.folder_layout import LABELED_SPLITS, OOD_PREFIX, has_split_layout
-from lrformer.data.loading import WHOLE_TRAINING_SET, is_image_folder
+from lrformer.data.loading import WHOLE_TRAINING_SET, has_validation_split, is_image_folder
 from lrformer.training import RunConfig, TrainConfig
 
 OTHER_CLASSES = "other-classes"
@@ -95,7 +95,8 @@ def _check_own(config: RunConfig, place: str, *, root: str | Path | None) -> Non
         return
     if "train" not in list_splits(place, root=root or config.train.root):
         return
-    found = _load(config, place, "train", root=root).digest
+    # Whole: cutting a validation split from it may need more samples of the classes that the run left out.
+    found = _load(config, place, WHOLE_TRAINING_SET, root=root).digest
     if found not in (None, config.data_digest):
         raise ConfigError(
             f"the training data in '{place}' are not those that the run was trained on: they have changed, or lie elsewhere "
@@ -177,7 +178,7 @@ def seen_part(
             return None
         if part == WHOLE_TRAINING_SET:
             # Nothing is cut from the training set where there is a validation split beside it.
-            is_cut = len(_load(config, place, "train", root=root)) < len(split)
+            is_cut = not has_validation_split(place, root=root or config.train.root)
             return part if is_cut else "train"
         return part
     if split.digest is not None and split.digest == config.data_digest:
@@ -199,7 +200,7 @@ def _is_own_place(config: RunConfig, place: str, *, root: str | Path | None) -> 
         place, root=root or config.train.root
     ):
         return False
-    return _load(config, place, "train", root=root).digest == config.data_digest
+    return _load(config, place, WHOLE_TRAINING_SET, root=root).digest == config.data_digest
 
 
 def _resolve(place: str) -> Path:
@@ -315,7 +316,13 @@ def _load_other_classes(config: RunConfig, *, root: str | Path | None) -> Split:
     train = config.train
     check_other_classes(train)
     names = list_splits(train.data, root=root or train.root)
-    whole = _load(config, train.data, "test" if "test" in names else "val", root=root)
+    if "test" in names:
+        part = "test"
+    elif has_validation_split(train.data, root=root or train.root):
+        part = "val"
+    else:
+        part = WHOLE_TRAINING_SET  # of whose other classes the run has seen nothing
+    whole = _load(config, train.data, part, root=root)
     known = set(config.class_names)
     others = [number for number, name in enumerate(whole.class_names) if name not in known]
     return select_classes(whole, others)
