@@ -172,6 +172,20 @@ def test_arrays_of_another_model_do_not_take_the_place_of_a_runs_figures(run, tm
     assert (run / "metrics.json").read_bytes() == before
 
 
+def test_figures_of_one_run_are_not_put_into_another(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "other")
+    assert invoke("evaluate", other, "--no-report", *FAST).exit_code == 0
+    before = (other / "metrics.json").read_bytes()
+    twin = shutil.copytree(run, tmp_path / "twin")
+    change_config(twin, seed=1)
+    for runs in ([run], [run, twin]):
+        result = invoke("evaluate", *runs, "--out", other, *FAST)
+        assert isinstance(result.exception, ConfigError)
+        assert "other is another run, with figures of its own" in str(result.exception)
+    assert (other / "metrics.json").read_bytes() == before
+    assert invoke("evaluate", run, "--out", run, "--no-report", *FAST).exit_code == 0
+
+
 def test_several_unknown_sets_may_follow_one_option_or_each_its_own(run, place, tmp_path):
     out = tmp_path / "results"
     arguments = ("--ood", f"{place / 'data'}:ood-gray", place / "pink", "--out", out, "--no-report")
@@ -219,6 +233,16 @@ def test_a_folder_of_runs_names_them(place):
     assert isinstance(result.exception, ConfigError)
     message = f"is no run, but 1 are in it: name them, such as {place / 'run'}."
     assert message in str(result.exception)
+
+
+def test_a_damaged_evaluation_is_said_to_be_made_anew(run):
+    assert invoke("evaluate", run, "--no-report", *FAST).exit_code == 0
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["evaluation"]["metrics"] = [5]
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    result = invoke("report", run)
+    assert isinstance(result.exception, ConfigError)
+    assert "metrics.json is damaged in 'evaluation'" in str(result.exception)
 
 
 def test_options_reach_the_record(run):

@@ -157,6 +157,15 @@ def test_runs_with_other_settings_in_the_record_are_said(made, data, tmp_path):
     assert "--epochs 9 --ood " in invoke(*words, "--list").output.replace("\n", " ")
 
 
+@pytest.mark.parametrize("spelled", ["{0}:ood-stripes", "{0}/:ood-stripes"])
+def test_the_command_of_a_record_names_unknown_sets_as_they_can_be_asked_for(
+    made, data, tmp_path, spelled
+):
+    words = ["references", "--out", tmp_path, "--data", data, "--rows", "sngp", "--seeds", 1]
+    invoke(*words, "--ood", spelled.format(data))
+    assert f"--ood {data.name}:ood-stripes " in made[0][2].command
+
+
 def test_a_record_that_does_not_exist_is_said(made, data, tmp_path):
     record = tmp_path / "recrod.json"
     words = ["references", "--data", data, "--seeds", 1, "--record", record]

@@ -42,7 +42,7 @@ def test_a_run_is_trained_and_its_worth_is_said(tmp_path):
     assert result.exit_code == 0, result.output
     assert re.search(r"validation accuracy \d+\.\d\d%", result.output)
     config = load_run(out).config.train
-    assert (config.epochs, config.optimizer.lr, config.classes) == (1, 0.002, (0, 1, 2))
+    assert (config.epochs, config.optimizer.lr, config.classes) == (1, 0.002, ("0", "1", "2"))
     assert config.model_overrides == {"patch_size": 4, "depth": 1, "embed_dim": 16}
 
 
@@ -103,6 +103,23 @@ def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch,
     monkeypatch.setattr(training, "train", refuse)
     assert run_main(monkeypatch, "digits", "--recipe", "best", *options, "--out", tmp_path) == 2
     assert [config.warmup_epochs for config in asked] == [pytest.approx(warmup)]
+
+
+@pytest.mark.parametrize(
+    ("options", "decay"), [((), 0.999), (("--ema", "0"), None), (("--ema", ".5"), 0.5)]
+)
+def test_the_average_of_a_recipe_can_be_changed_and_switched_off(
+    tmp_path, monkeypatch, options, decay
+):
+    asked: list[TrainConfig] = []
+
+    def refuse(config: TrainConfig, *_: object, **__: object) -> None:
+        asked.append(config)
+        raise ConfigError("not here")
+
+    monkeypatch.setattr(training, "train", refuse)
+    assert run_main(monkeypatch, "digits", "--recipe", "best", *options, "--out", tmp_path) == 2
+    assert [config.ema_decay for config in asked] == [decay]
 
 
 def with_options(*settings: str) -> list[str]:

@@ -117,6 +117,12 @@ def evaluate(
         )
     runs, ood, corruptions = _sort_places(places, ood, corruptions or [])
     folders = [out] if out is not None and len(runs) == 1 else runs
+    if out is not None and (out / CONFIG_FILE).is_file():
+        is_same = len(runs) == 1 and runs[0].resolve() == out.resolve()
+        if not is_same:
+            raise ConfigError(
+                f"{out} is another run, with figures of its own; choose another --out."
+            )
     for folder in folders:
         _check_results(folder)
     for folder in folders:

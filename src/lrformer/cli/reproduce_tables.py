@@ -313,7 +313,13 @@ def _ood_flag(table: "Table", ood: tuple[str, ...]) -> list[str]:
     """Return the option by which other unknown sets than the usual ones are asked for."""
     if ood == DEFAULT_OOD.get(table.data, ()):
         return []
-    return ["--ood", ",".join(Path(name).name for name in ood) or "''"]
+    return ["--ood", ",".join(map(_without_folder, ood)) or "''"]
+
+
+def _without_folder(spec: str) -> str:
+    """Return a place without the folder that it lies in: `photos:ood-faces` of `my/photos/:ood-faces`."""
+    place, colon, split = spec.rpartition(":")
+    return f"{Path(place).name}:{split}" if colon else Path(spec).name
 
 
 def _flags(variant: dict[str, Any]) -> list[str]:

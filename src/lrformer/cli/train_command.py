@@ -129,7 +129,9 @@ def train(
     ] = None,
     ema: Annotated[
         float | None,
-        typer.Option(help="Decay of an average of the weights, kept instead.", show_default="off"),
+        typer.Option(
+            help="Decay of an average of the weights, kept instead; 0 is off.", show_default="off"
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(help="Of weights, order, augmentation and validation cut.")
@@ -202,6 +204,8 @@ def train(
     )
     if clip_norm == 0:
         optimization["clip_norm"] = None
+    if ema == 0:
+        config = dataclasses.replace(config, ema_decay=None)
     config = dataclasses.replace(
         config,
         model_overrides=overrides,
@@ -220,7 +224,7 @@ def train(
             augment=_augmentation(augment),
             loss=loss,
             label_smoothing=label_smoothing,
-            ema_decay=ema,
+            ema_decay=ema or None,
             image_size=image_size,
             channels=channels,
             classes=_classes(classes),
@@ -302,23 +306,22 @@ def _augmentation(name: str | None) -> "AugmentConfig | None":
 
 
 def _classes(text: str | None) -> tuple[int | str, ...] | None:
-    """Return classes from `cat,dog` or `0,1,2`."""
+    """Return classes from `cat,dog` or `0,1,2`; what is a number and no name is known where the data are."""
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    return tuple(int(part) if part.isdigit() else part for part in parts)
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def report_run(folder: Path, run: Any) -> None:
     """Say where the run is and what it is worth; one process of many says it."""
     from accelerate.state import PartialState
 
-    from lrformer.training.metrics_file import read_metrics
+    from lrformer.training.metrics_file import read_training
     from lrformer.training.run_folder import describe_temperature
 
     if not PartialState().is_main_process:
         return
-    figures = read_metrics(folder)["training"]["validation_calibrated"]
+    figures = read_training(folder)["validation_calibrated"]
     typer.echo(
         f"{folder}: validation accuracy {figures['accuracy']:.2%}, nll {figures['nll']:.4f}, "
         f"ece {figures['ece']:.4f}; temperature {describe_temperature(run)}, "

@@ -17,6 +17,7 @@ PLACES = frozenset({"train.data", "train.start"})
 FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest"})
 # Not known of every run: points have none, nor has a run from before it was kept.
 OPTIONAL = frozenset({"data_digest"})
+CLASSES = "train.classes"
 LOCK_FILE = ".training.lock"
 
 
@@ -121,6 +122,9 @@ def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] 
         there_is, here_is = before.get(name), now.get(name)
         if name in OPTIONAL and None in (there_is, here_is):
             continue
+        if name == CLASSES:
+            # Numbers were kept as numbers once; what they stand for is compared by the names of the classes.
+            there_is, here_is = (value and [str(c) for c in value] for value in (there_is, here_is))
         if there_is != here_is and not (name in PLACES and is_one_place(there_is, here_is)):
             return name.removeprefix("train."), there_is, here_is
     return None

@@ -191,7 +191,7 @@ class TrainConfig:
             )
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise ConfigError(
-                f"ema_decay ({self.ema_decay}) must lie between 0 and 1; leave it out (--ema) for no average."
+                f"ema_decay ({self.ema_decay}) must lie between 0 and 1; None (--ema 0) takes no average."
             )
         if not 0 < self.true_positive_rate <= 1:
             raise ConfigError(
