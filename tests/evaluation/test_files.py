@@ -4,9 +4,10 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lrformer.core import ConfigError
-from lrformer.data import read_image
+from lrformer.data import DeviceBatches, Split, read_image
 from lrformer.evaluation import files as files_module
 from lrformer.evaluation import find_files, predict_files
 
@@ -106,13 +107,13 @@ def test_a_pattern_that_matches_nothing_is_a_row_that_says_so(run, tmp_path):
 
 def test_a_file_has_the_same_draws_in_every_batch(run, good, monkeypatch):
     seen = []
-    predict = type(run).predict
+    predict = type(run.method).predict
 
-    def watch(self, raw, *, generator=None, **more):
+    def watch(self, x, generator):
         seen.append(generator.get_state().clone())
-        return predict(self, raw, generator=generator, **more)
+        return predict(self, x, generator)
 
-    monkeypatch.setattr(type(run), "predict", watch)
+    monkeypatch.setattr(type(run.method), "predict", watch)
     list(predict_files(run, good[:5], batch_size=2, seed=3))
     assert len(seen) == 3
     assert all(torch.equal(state, seen[0]) for state in seen)
@@ -122,3 +123,41 @@ def test_one_file_in_the_place_of_a_list_is_refused(run, good):
     for one in (str(good[0]), good[0]):
         with pytest.raises(ConfigError, match=r"files \('.*'\) must be a list of files; give \['"):
             predict_files(run, one)
+
+
+def write_pictures(folder, shape):
+    """Write noise, of which every pixel counts, and return the files and their pixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (5, *shape, 3), dtype=np.uint8)
+    files = [folder / f"{number}.png" for number in range(len(pixels))]
+    for file, picture in zip(files, pixels, strict=True):
+        Image.fromarray(picture).save(file)
+    return files, pixels
+
+
+@pytest.mark.parametrize("shape", [(21, 21), (30, 17), (4, 5)])
+@pytest.mark.parametrize("scales_files", [True, False, None])
+def test_pixels_are_scaled_as_their_file_is(run, tmp_path, shape, scales_files):
+    config = dataclasses.replace(run.config, scales_files=scales_files)
+    same = dataclasses.replace(run, config=config)
+    files, pixels = write_pictures(tmp_path, shape)
+    inputs = same.preprocess(pixels)
+    assert torch.equal(inputs, same.preprocess(torch.from_numpy(pixels)))
+    predictive = same.predict(pixels)
+    rows = list(predict_files(same, files))
+    assert [row.probability for row in rows] == pytest.approx(
+        predictive.probs.amax(-1).tolist(), rel=1e-6
+    )
+    fitted = np.stack([read_image(file, image_size=8) for file in files])
+    assert torch.equal(inputs, same.preprocess(fitted)) == (scales_files is not False)
+
+
+def test_a_run_that_scaled_arrays_on_the_device_goes_on_doing_so(run, tmp_path):
+    config = dataclasses.replace(run.config, scales_files=False)
+    _, pixels = write_pictures(tmp_path, (21, 21))
+    split = Split(
+        name="noise/test", x=pixels, y=np.zeros(5, dtype=np.int64), class_names=("noise",),
+        mean=run.config.mean, std=run.config.std,
+    )  # fmt: skip
+    (batch,) = DeviceBatches(split, batch_size=5, image_size=8).epoch()
+    inputs = dataclasses.replace(run, config=config).preprocess(pixels)
+    torch.testing.assert_close(inputs, batch.inputs, rtol=0, atol=1e-6)

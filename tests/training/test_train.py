@@ -398,3 +398,12 @@ def test_validation_samples_that_are_trained_on_too_are_said(tmp_path, capsys):
         train(dataclasses.replace(config, val_fraction=0.2), tmp_path / f"run-{name}", runtime=loud)
         said = capsys.readouterr().err
         assert ("validation samples are trained on too" in said) == (times > 1)
+
+
+def test_a_run_keeps_whether_its_images_were_scaled_as_files(tmp_path):
+    data = write_image_folder(tmp_path / "data")
+    config = small(PLAIN, classes=None, epochs=1, batch_size=8)
+    files = dataclasses.replace(config, data=str(data), root=str(tmp_path / "cache"))
+    assert train(files, tmp_path / "files", runtime=QUIET).config.scales_files is True
+    arrays = train(small(PLAIN, epochs=1), tmp_path / "arrays", runtime=QUIET)
+    assert arrays.config.scales_files is False

@@ -1,11 +1,15 @@
 """One image file as an array; whatever is wrong with it is said with its name."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import UInt8
 
 from lrformer.core import ConfigError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # Also what not every Pillow reads: such a file is named in an error, and not left out without a word.
 SUFFIXES = frozenset(
@@ -78,5 +82,23 @@ def read_image(
             f"{path}: the image has mode {image.mode}, which is not read here ({error}); save it as gray or RGB."
         ) from error
     if image_size is not None:
-        image = ImageOps.fit(image, (image_size, image_size), Image.Resampling.BICUBIC)
+        image = _fit(image, image_size)
     return np.asarray(image).reshape(image.height, image.width, channels)
+
+
+def fit_pixels(
+    images: UInt8[np.ndarray, "b height width channel"], size: int
+) -> UInt8[np.ndarray, "b size size channel"]:
+    """Return the center square of every image, scaled to `size`: the pixels that its file would give."""
+    from PIL import Image
+
+    channels = images.shape[-1]
+    planes = images[..., 0] if channels == 1 else images  # Pillow has no third axis in gray
+    fitted = [np.asarray(_fit(Image.fromarray(plane), size)) for plane in planes]
+    return np.stack(fitted).reshape(len(images), size, size, channels)
+
+
+def _fit(image: "Image.Image", size: int) -> "Image.Image":
+    from PIL import Image, ImageOps
+
+    return ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC)

@@ -104,7 +104,11 @@ def _read(run: Run, path: Path) -> np.ndarray:
         raise ConfigError(f"{path}: the folder has no image in it.")
     if any(character in str(path) for character in GLOB_CHARACTERS) and not path.exists():
         raise ConfigError(f"{path}: no file matches this pattern.")
-    return read_image(path, image_size=run.config.img_size, channels=run.config.channels)
+    config = run.config
+    size = (
+        config.img_size if config.is_scaled_as_files else None
+    )  # else on the device, as in training
+    return read_image(path, image_size=size, channels=config.channels)
 
 
 def _predict_batch(
@@ -121,7 +125,8 @@ def _predict_batch(
         row: FilePrediction(file=str(batch[row][0]), error=error) for row, error in errors.items()
     }
     if images:
-        predictive = run.predict(torch.from_numpy(np.stack(images)), generator=generator)
+        inputs = torch.cat([run.preprocess(image[None]) for image in images])
+        predictive = run.temperature(run.method.predict(inputs, generator))
         probability, label = predictive.probs.max(dim=-1)
         uncertainty = predictive.uncertainty(run.decision.score)
         is_known = run.is_in_distribution(predictive)

@@ -14,9 +14,9 @@ from lrformer.training.run_config import CONFIG_FILE, RunConfig, read_run_config
 # Data may move; what they are is compared by class names, statistics and the digest of their files.
 MOVABLE = frozenset({"train.root"})
 PLACES = frozenset({"train.data", "train.start"})
-FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest"})
+FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest", "scales_files"})
 # Not known of every run: points have none, nor has a run from before it was kept.
-OPTIONAL = frozenset({"data_digest"})
+OPTIONAL = frozenset({"data_digest", "scales_files"})
 CLASSES = "train.classes"
 LOCK_FILE = ".training.lock"
 

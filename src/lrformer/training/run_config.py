@@ -6,6 +6,7 @@ from pathlib import Path
 from lrformer._version import __version__
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.core.registry import did_you_mean
+from lrformer.data.loading import is_image_folder
 from lrformer.training.atomic_files import WAY_OUT_OF_CONFIG, read_json, write_json
 from lrformer.training.backbone import BackboneRecord
 from lrformer.training.config import TrainConfig
@@ -27,6 +28,8 @@ class RunConfig:
         std: what they are divided by.
         img_size: side of the model's images; None for points.
         data_digest: of the training data, where they lie in files; runs from before it was kept have none.
+        scales_files: whether training images were scaled as they were read from files, and not on the device; None in
+            runs from before it was kept.
     """
 
     train: TrainConfig
@@ -36,6 +39,12 @@ class RunConfig:
     std: tuple[float, ...]
     img_size: int | None
     data_digest: str | None = None
+    scales_files: bool | None = None
+
+    @property
+    def is_scaled_as_files(self) -> bool:
+        """Return whether images are brought to the model's size in the way of files, as in training."""
+        return is_image_folder(self.train.data) if self.scales_files is None else self.scales_files
 
     @property
     def num_classes(self) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lrformer.core import ConfigError, choose_device, from_record, to_record
 from lrformer.core.kinds import check_kinds
+from lrformer.data.image_file import fit_pixels
 from lrformer.data.scaling import fit_square
 from lrformer.heads import Predictive
 from lrformer.heads.laplace_posterior import LaplacePosterior
@@ -109,7 +110,7 @@ class Run:
     ) -> Float[Tensor, "b ..."]:
         """Return model inputs from uint8 images (b, height, width, channels), or from points (b, features).
 
-        Of an image that is not square the center is taken, as `lrformer predict` takes it of a file.
+        An image of another size is cut and scaled as in training, and as `lrformer predict` does it with a file.
         """
         # A copy of an array: that of a picture is read-only, and torch cannot express that.
         if isinstance(raw, Tensor):
@@ -172,6 +173,8 @@ def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Ten
             f"images have shape {tuple(raw.shape)} and dtype {raw.dtype}; they must be uint8 of "
             f"shape (images, height, width, {config.channels})."
         )
+    if config.is_scaled_as_files and len(raw) and raw.shape[1:3] != (config.img_size,) * 2:
+        raw = torch.from_numpy(fit_pixels(raw.cpu().numpy(), config.img_size)).to(raw.device)
     mean, std = (
         torch.tensor(values, device=raw.device).view(-1, 1, 1)
         for values in (config.mean, config.std)

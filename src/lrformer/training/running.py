@@ -13,6 +13,7 @@ from lrformer._version import __version__
 from lrformer.core import ConfigError, seed_everything, to_record
 from lrformer.core.processes import gather_objects
 from lrformer.data import DATASETS, DeviceBatches, Split
+from lrformer.data.loading import is_image_folder
 from lrformer.data.preparation_lines import show_preparation
 from lrformer.methods import Method, create_method
 from lrformer.methods.gaussian_process import GaussianProcessMethod
@@ -135,6 +136,7 @@ def train(
         std=train_split.std,
         img_size=img_size,
         data_digest=train_split.digest,
+        scales_files=train_split.is_image and is_image_folder(config.data),
     )
     if source is not None:
         check_weights_of(source, run_config)
