@@ -215,7 +215,7 @@ def test_blocks_without_an_attention_of_their_own_are_refused() -> None:
     ("settings", "message"),
     [
         ({"attention": "lsra"}, "Did you mean 'lrsa'"),
-        ({"attention": nn.Identity()}, "attention is a Identity"),
+        ({"attention": nn.Identity()}, r"attention \(Identity"),
         ({"alpha": "mach"}, "'match'"),
         ({"alpha": -1.0}, "alpha"),
         ({"alpha": True}, "alpha"),

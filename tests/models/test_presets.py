@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lrformer.attention import ATTENTIONS, LRSA
+from lrformer.attention import ATTENTIONS, LRSA, LRSAConfig
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.models import PRESETS, ViTConfig, create_model, list_models
 from tests.tolerance import assert_close
@@ -191,3 +191,9 @@ def test_a_picture_of_the_wrong_size_is_refused():
 def test_every_name_is_listed_once():
     assert len(set(list_models())) == len(list_models())
     assert set(VIT_PRESETS) <= set(list_models())
+
+
+@pytest.mark.parametrize("wrong", [LRSA, LRSAConfig, 5, None])
+def test_what_is_no_setting_of_an_attention_is_refused_by_name(wrong):
+    with pytest.raises(ConfigError, match=r"attention \(.*\) must be a name \(dot_product"):
+        create_model("lrformer_digits", attention=wrong)

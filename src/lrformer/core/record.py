@@ -3,12 +3,21 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, Union
 
 from lrformer.core.errors import ConfigError
 from lrformer.core.registry import did_you_mean
 
 T = TypeVar("T")
+
+# What a hint that is no dataclass may stand for, such as the settings of any attention that is registered.
+_OPEN: dict[type, Callable[[], Iterable[type]]] = {}
+
+
+def restore_as(hint: type, classes: Callable[[], Iterable[type]]) -> None:
+    """Let a record be restored where `hint` is asked for, as the one of `classes()` that it names."""
+    _OPEN[hint] = classes
 
 
 def to_record(value: Any) -> Any:
@@ -47,6 +56,8 @@ def from_record(cls: type[T], record: Any) -> T:
 
 def _restore(hint: Any, item: Any) -> Any:
     """Return `item` as the type that `hint` asks for: nested dataclasses and tuples are rebuilt."""
+    if isinstance(hint, type) and hint in _OPEN:
+        return _restore_open(hint, item)
     origin = typing.get_origin(hint)
     if origin in (Union, types.UnionType):
         options = [option for option in typing.get_args(hint) if dataclasses.is_dataclass(option)]
@@ -67,3 +78,14 @@ def _restore(hint: Any, item: Any) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_record(hint, item)
     return item
+
+
+def _restore_open(hint: type, item: Any) -> Any:
+    kind = item.get("kind") if isinstance(item, dict) else None
+    known = {option.__name__: option for option in _OPEN[hint]()}
+    if kind not in known:
+        raise ConfigError(
+            f"a record of kind '{kind}' is none of {', '.join(known)}.{did_you_mean(str(kind), known)} Where it was made "
+            "by code of your own, import that first."
+        )
+    return from_record(known[kind], item)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from lrformer.attention import SCSA, MultiheadSelfAttention
+from lrformer.attention import SCSA, AttentionConfig, MultiheadSelfAttention
 from lrformer.core import ConfigError, UnsupportedModelError
 from lrformer.interop.calibration import Recording, record
 from lrformer.interop.movement import attention_movement, report_movement, report_unmeasured
@@ -18,7 +18,6 @@ from lrformer.interop.temperature import match_entropy, set_in_closed_form
 from lrformer.interop.timm import find_sites as find_timm_sites
 from lrformer.interop.transformers import find_sites as find_transformers_sites
 from lrformer.interop.weights import build_attention, transfer
-from lrformer.models.vit import AnyAttention
 
 Model = TypeVar("Model", bound=nn.Module)
 _ATTRIBUTE = "lrformer_conversion"
@@ -29,7 +28,7 @@ class ConvertedLayer:
     """Where an attention was replaced, and by what."""
 
     name: str
-    attention: AnyAttention
+    attention: AttentionConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class Conversion:
 
 def convert(
     model: Model,
-    attention: str | AnyAttention = "lrsa",
+    attention: str | AttentionConfig = "lrsa",
     *,
     alpha: float | str | None = "match",
     tie_qk: bool | None = None,
@@ -173,12 +172,12 @@ def find_sites(model: nn.Module) -> Sites:
     raise refuse(model, "it is neither a timm nor a transformers model.")
 
 
-def _with_bias(config: AnyAttention, site: Site) -> AnyAttention:
+def _with_bias(config: AttentionConfig, site: Site) -> AttentionConfig:
     """Return `config` with biases exactly where the original has them."""
     return dataclasses.replace(config, qkv_bias=site.projections.has_bias)
 
 
-def _settings_of(config: AnyAttention, module: MultiheadSelfAttention) -> AnyAttention:
+def _settings_of(config: AttentionConfig, module: MultiheadSelfAttention) -> AttentionConfig:
     """Return the config that builds `module`; what is not in its `state_dict` is read back from it."""
     changes: dict[str, Any] = {"qkv_bias": module.qkv.bias is not None}
     if isinstance(module, SCSA):

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from lrformer.attention import ATTENTIONS, LRSAConfig
+from lrformer.attention import ATTENTIONS, AttentionConfig, LRSAConfig
+from lrformer.attention.registry import check_attention
 from lrformer.core import ConfigError
-from lrformer.models.vit import AnyAttention
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,14 +17,14 @@ class ConversionSettings:
     """The attention that is wanted, by name and in full, and how its temperature is found."""
 
     name: str
-    attention: AnyAttention
+    attention: AttentionConfig
     matches_temperature: bool
     key_scale: float
     num_tokens: int | None
 
 
 def resolve(
-    attention: str | AnyAttention,
+    attention: str | AttentionConfig,
     *,
     alpha: float | str | None,
     tie_qk: bool | None,
@@ -36,11 +36,7 @@ def resolve(
     """Return the settings of a conversion, or raise for a value that cannot work."""
     by_name = isinstance(attention, str)
     config: Any = ATTENTIONS[attention]() if isinstance(attention, str) else attention
-    if not isinstance(config, AnyAttention):
-        raise ConfigError(
-            f"attention is a {type(config).__name__}; it must be a name ({', '.join(ATTENTIONS)}) or "
-            f"the config of one of this package's attentions."
-        )
+    check_attention(config)
     if isinstance(config, LRSAConfig) and by_name and tie_qk is None:
         tie_qk = False
     with torch.device("meta"):

@@ -2,7 +2,7 @@
 
 # The order of the imports is the order of the paper's tables.
 # isort: off
-from lrformer.methods.base import Method
+from lrformer.methods.base import Method, SoftmaxMethod
 from lrformer.methods.registry import METHODS, create_method, list_methods
 from lrformer.methods.deterministic import Deterministic
 from lrformer.methods.mc_dropout import MCDropout
@@ -32,6 +32,7 @@ __all__ = [
     "LRFormer",
     "MCDropout",
     "Method",
+    "SoftmaxMethod",
     "Temperature",
     "create_method",
     "fit_abstention",

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from torch import nn
 
 from lrformer.attention import ATTENTIONS
+from lrformer.attention.registry import check_attention
 from lrformer.core import ConfigError, Registry
 from lrformer.core.kinds import check_kinds
 from lrformer.core.registry import did_you_mean
@@ -106,6 +107,8 @@ def override(config: ModelConfig, changes: dict[str, Any]) -> ModelConfig:
     changes = dict(changes)
     if isinstance(changes.get("attention"), str):
         changes["attention"] = ATTENTIONS[changes["attention"]]()
+    elif "attention" in changes:
+        check_attention(changes["attention"])
     own = _field_names(config)
     changed = _changed(config, {name: value for name, value in changes.items() if name in own})
     nested = {

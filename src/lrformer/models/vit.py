@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lrformer.attention import DotProductConfig, L2Config, LRSAConfig, SCSAConfig
+from lrformer.attention import AttentionConfig, LRSAConfig
 from lrformer.core import ConfigError
 from lrformer.models.block import LAYER_NORM_EPS, PostNormBlock, PreNormBlock
 from lrformer.models.mlp import check_mlp_ratio
@@ -17,7 +17,6 @@ from lrformer.models.residual_tokenizer import ResidualTokens
 from lrformer.models.tokenizer import ConvTokens, PatchTokens, VectorTokens, resize_pos_embed
 
 AnyTokens = PatchTokens | ConvTokens | ResidualTokens | VectorTokens
-AnyAttention = DotProductConfig | L2Config | SCSAConfig | LRSAConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class ViTConfig:
     """
 
     tokens: AnyTokens = field(default_factory=PatchTokens)
-    attention: AnyAttention = field(default_factory=LRSAConfig)
+    attention: AttentionConfig = field(default_factory=LRSAConfig)
     num_classes: int = 10
     embed_dim: int = 384
     depth: int = 12
