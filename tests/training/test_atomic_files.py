@@ -2,7 +2,12 @@
 
 import pytest
 
-from lrformer.training.atomic_files import RunFileError, check_writable, replace_file
+from lrformer.training.atomic_files import (
+    RunFileError,
+    check_writable,
+    replace_file,
+    replacing,
+)
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch):
@@ -28,3 +33,18 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path, inside):
             put(file / inside)
         assert "unchanged" not in str(raised.value)  # there was nothing
     assert file.read_text() == "mine"
+
+
+def test_a_file_is_read_beside_its_place_before_it_takes_it(tmp_path):
+    path = tmp_path / "predictor.pt2"
+    path.write_bytes(b"old")
+    with replacing(path, b"new") as beside:
+        assert (beside.parent, beside.suffix) == (tmp_path, ".pt2")
+        assert beside.read_bytes() == b"new"
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), replacing(path, b"newer"):
+            raise error
+        assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]

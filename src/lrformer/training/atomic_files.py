@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,24 @@ class RunFileError(LRFormerError, OSError):
 
 def replace_file(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step: a reader, or a crash, sees the old file or the new one."""
+    with replacing(path, content):
+        pass
+
+
+@contextmanager
+def replacing(path: Path, content: bytes) -> Iterator[Path]:
+    """Yield where `content` lies beside `path`, and put it there in one step when the block has ended without an error."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix
+        )
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        yield Path(temporary)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except OSError as error:
