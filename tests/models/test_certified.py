@@ -177,6 +177,26 @@ def test_scales_are_computed_again_after_a_change_of_one_bit():
         assert model.scales() is not before
 
 
+def test_folded_scales_are_those_of_the_moment_and_no_longer_in_the_graph():
+    model = small()
+    shake(model, 0.5)
+    x = torch.randn(3, 1, 4, 4, dtype=F64)
+
+    def num_operations():
+        with torch.no_grad():
+            parts = torch.export.export(model, (x,)).graph_module.modules()
+        return sum(len(part.graph.nodes) for part in parts if hasattr(part, "graph"))
+
+    with torch.no_grad():
+        before, scales, computing = model(x), model.scales().clone(), num_operations()
+        model.fold_scales()
+        assert torch.equal(model(x), before)
+        assert num_operations() < computing - 20
+        model.blocks[0].mlp.weight_in.mul_(3)
+        assert torch.equal(model.scales(), scales)
+    assert scales.min() < 1
+
+
 def test_weights_that_vmap_stacks_leave_nothing_behind():
     members = [small(seed=seed) for seed in range(2)]
     x = torch.randn(2, 1, 4, 4, dtype=F64)

@@ -141,6 +141,8 @@ class DeepEnsemble(Method):
         return torch.cat([self._stacked_logits(x, start, size) for start in starts])
 
     def _is_vectorized(self, x: Tensor) -> bool:
+        if torch.compiler.is_exporting():  # in a graph every member stands with its own weights
+            return False
         if self.config.vectorize != "auto":
             return self.config.vectorize
         count = sum(parameter.numel() for parameter in self.members[0].parameters())

@@ -137,6 +137,7 @@ class CertifiedTransformer(nn.Module):
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = nn.Identity()
         self._cached: tuple[list[Tensor], Float[Tensor, " branches"]] | None = None
+        self._folded: Float[Tensor, " branches"] | None = None
         # Gentle branches tell positions apart only if these are as large as the tokens.
         nn.init.trunc_normal_(self.pos_embed, std=1.0)
         _initialize_embedding(self.tokenizer.proj)
@@ -175,8 +176,10 @@ class CertifiedTransformer(nn.Module):
 
         In training it is a differentiable function of the weights. Without gradients it is computed
         in float64, once, and again whenever a weight has changed by as much as one bit; code that is
-        compiled, exported or transformed computes it every time.
+        compiled, exported or transformed computes it every time, unless it is folded.
         """
+        if self._folded is not None:
+            return self._folded
         if self.training or torch.is_grad_enabled():
             return self._compute_scales(self._matrices())
         current = self._matrices()
@@ -192,6 +195,12 @@ class CertifiedTransformer(nn.Module):
         scales = self._compute_scales([matrix.double() for matrix in current])
         self._cached = ([matrix.detach().clone() for matrix in current], scales)
         return scales
+
+    @torch.no_grad()
+    def fold_scales(self) -> None:
+        """Keep the present factors for good, for export: weights that change later would not count."""
+        with evaluating(self):
+            self._folded = self.scales()
 
     def _matrices(self) -> list[Tensor]:
         return [w for branch in self.branches() for w in (branch.weight_in, branch.weight_out)]
