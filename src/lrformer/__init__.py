@@ -10,6 +10,7 @@ from lrformer._version import __version__
 
 if TYPE_CHECKING:
     from lrformer.evaluation.bounds import bounds
+    from lrformer.evaluation.export import export
     from lrformer.heads import SCORES, Predictive
     from lrformer.interop import conversion_report, convert
     from lrformer.methods import create_method, list_methods
@@ -26,6 +27,7 @@ __all__ = [
     "convert",
     "create_method",
     "create_model",
+    "export",
     "fit_posterior",
     "list_methods",
     "list_models",
@@ -42,6 +44,7 @@ _HOMES = {
     "convert": "lrformer.interop",
     "create_method": "lrformer.methods",
     "create_model": "lrformer.models",
+    "export": "lrformer.evaluation.export",
     "fit_posterior": "lrformer.training",
     "list_methods": "lrformer.methods",
     "list_models": "lrformer.models",

@@ -13,6 +13,7 @@ from lrformer.cli import (
     bounds_command,
     demo_command,
     evaluate_command,
+    export_command,
     models_command,
     predict_command,
     refit_command,
@@ -66,6 +67,9 @@ app.command("evaluate", short_help="Measure a run, and write its report.")(
 app.command("predict", short_help="Classify image files, and flag unknown ones.")(
     predict_command.predict
 )
+app.command("export", short_help="Write a run as one file that runs without lrformer.")(
+    export_command.export
+)
 app.command("report", short_help="Write the report of an evaluation again.")(report_command.report)
 app.command("bounds", short_help="Show a model's Lipschitz constants.")(bounds_command.bounds)
 app.add_typer(
@@ -105,7 +109,7 @@ def main() -> None:
         if stop.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this
             typer.echo(
                 "lrformer: interrupted. A training, a table, a figure, a bench or the demo goes on with the same command; "
-                "evaluate, predict and bounds begin anew.",
+                "evaluate, predict, export and bounds begin anew.",
                 err=True,
             )
         if stop.code in (None, 0, EXIT_INTERRUPTED):
