@@ -117,6 +117,21 @@ def test_the_report_says_how_far_each_layer_and_the_outputs_moved() -> None:
         conversion_report(model)
 
 
+def test_the_report_says_where_untied_lrsa_has_no_lipschitz_constant() -> None:
+    model = timm_model("vit_tiny_patch16_224", depth=1)
+    for settings, is_without in (
+        ({}, True),
+        ({"calibration": pictures()}, True),
+        ({"normalizer": "m"}, True),
+        ({"normalizer": "symmetric"}, False),
+        ({"tie_qk": True}, False),
+        ({"attention": "scsa"}, False),
+    ):
+        converted = convert(model, **{"attention": "lrsa", **settings})
+        text = str(conversion_report(converted))
+        assert ("has no Lipschitz constant" in text) == is_without, settings
+
+
 def test_a_number_for_alpha_is_taken_and_none_leaves_the_config() -> None:
     model = timm_model("vit_tiny_patch16_224")
     for settings, expected in (

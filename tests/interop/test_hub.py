@@ -82,6 +82,14 @@ def test_models_made_by_their_class_and_dropout_rates_come_back(tmp_path: Path) 
         assert restored.blocks[0].attn.attn_drop.p == 0.1
 
 
+def test_a_patch_of_another_size_than_the_name_says_comes_back(tmp_path: Path) -> None:
+    model = timm_model("vit_tiny_patch16_224", depth=1, img_size=8, patch_size=2, in_chans=1)
+    x = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    for saved in (model, convert(model, "lrsa", calibration=x)):
+        save(saved, tmp_path)
+        assert_same_outputs(saved, tmp_path, x)
+
+
 def test_split_projections_come_back(tmp_path: Path) -> None:
     model = split_qkv_model()
     with pytest.raises(UnsupportedModelError, match="model_kwargs"):

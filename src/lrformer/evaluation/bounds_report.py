@@ -152,7 +152,8 @@ class BoundsReport:
         if self.is_vacuous:
             return (
                 f"The global constant {size} is true but vacuous: it certifies no perturbation that "
-                "could be represented, let alone seen."
+                "could be represented, let alone seen. Models that are built for a constant that can be used are the "
+                "certified ones (lrformer models certified; docs/lipschitz.md says what they cost)."
             )
         text = f"The logits are {size}-Lipschitz in the L2 norm of the input, for all inputs."
         if self.certificate is not None and self.certificate.input_lower > 0:

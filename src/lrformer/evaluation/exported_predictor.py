@@ -32,6 +32,8 @@ class PredictorRecord:
         class_names: in the order of `probs` and `logits`.
         input: what the graph is fed, in words.
         image_size: side of the images; None for points.
+        scaled_as_files: whether images of another size are to be scaled as files are read; otherwise the run was trained
+            on arrays, which it scales bilinearly after they are normalized.
         channels: of an image, or coordinates of a point.
         score: what `uncertainty` is.
         threshold: above which an input counts as out of distribution.
@@ -49,6 +51,7 @@ class PredictorRecord:
     class_names: tuple[str, ...]
     input: str
     image_size: int | None
+    scaled_as_files: bool
     channels: int
     score: str
     threshold: float
@@ -115,6 +118,7 @@ def describe_predictor(run: Run) -> dict[str, Any]:
         class_names=run.class_names,
         input=describe_input(run),
         image_size=config.img_size,
+        scaled_as_files=config.is_scaled_as_files,
         channels=config.channels,
         score=decision.score,
         threshold=decision.threshold,

@@ -94,6 +94,7 @@ def _timm_vit_arguments(model: Any) -> dict[str, Any]:
     drop_paths = [getattr(getattr(block, "drop_path1", None), "drop_prob", 0.0) for block in blocks]
     return {
         "in_chans": model.patch_embed.proj.in_channels,
+        "patch_size": list(model.patch_embed.patch_size),
         "img_size": list(model.patch_embed.img_size),
         "depth": len(blocks),
         "drop_path_rate": max(drop_paths),
@@ -105,7 +106,6 @@ def _timm_vit_sizes(model: Any) -> dict[str, Any]:
     block = model.blocks[0]
     attn = getattr(block.attn, "attn", block.attn)
     return {
-        "patch_size": list(model.patch_embed.patch_size),
         "embed_dim": model.embed_dim,
         "num_heads": attn.num_heads,
         "mlp_ratio": block.mlp.fc1.out_features / model.embed_dim,

@@ -9,6 +9,9 @@ from lrformer.interop.calibration import Recording, main_tensor, relative_moveme
 from lrformer.interop.projections import Site
 from lrformer.interop.report import ConversionReport, LayerReport
 
+# Normalizers whose theorems are about tied queries and keys (docs/lipschitz.md).
+NEEDS_TIED = frozenset({"paper", "m"})
+
 
 @torch.no_grad()
 def attention_movement(site: Site, module: MultiheadSelfAttention, before: Recording) -> float:
@@ -43,6 +46,7 @@ def report_movement(
         layers=tuple(layers),
         outputs=relative_movement(new, old, None),
         agreement=float((new.argmax(-1) == old.argmax(-1)).float().mean()),
+        has_untied_lrsa=_has_untied_lrsa(built),
     )
 
 
@@ -54,7 +58,20 @@ def report_unmeasured(
         LayerReport(name=site.name, alpha=_alpha(module), attention=None, tokens=None)
         for site, module in built
     )
-    return ConversionReport(attention=name, layers=layers, outputs=None, agreement=None)
+    return ConversionReport(
+        attention=name,
+        layers=layers,
+        outputs=None,
+        agreement=None,
+        has_untied_lrsa=_has_untied_lrsa(built),
+    )
+
+
+def _has_untied_lrsa(built: list[tuple[Site, MultiheadSelfAttention]]) -> bool:
+    return any(
+        isinstance(module, LRSA) and not module.tie_qk and module.normalizer in NEEDS_TIED
+        for _, module in built
+    )
 
 
 def _alpha(module: nn.Module) -> tuple[float, ...]:

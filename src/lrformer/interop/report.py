@@ -23,13 +23,15 @@ class LayerReport:
 class ConversionReport:
     """A conversion layer by layer; `outputs` is the relative movement of the model's own outputs.
 
-    `agreement` is the share of the calibration batch whose largest output is still the same.
+    `agreement` is the share of the calibration batch whose largest output is still the same. `has_untied_lrsa` says
+    that queries and keys of LRSA are apart under a normalizer that needs them tied for a Lipschitz constant.
     """
 
     attention: str
     layers: tuple[LayerReport, ...]
     outputs: float | None
     agreement: float | None
+    has_untied_lrsa: bool = False
 
     def __str__(self) -> str:
         width = max([len(layer.name) for layer in self.layers] + [len("outputs")])
@@ -45,6 +47,11 @@ class ConversionReport:
             lines.append(f"same class for {self.agreement:.1%} of the batch")
         else:
             lines.append("no calibration batch was given: nothing was measured")
+        if self.has_untied_lrsa:
+            lines.append(
+                "queries and keys stay apart, which keeps what was learned; so converted, LRSA has no Lipschitz constant "
+                "(tie_qk=True has one)"
+            )
         return "\n".join(lines)
 
 

@@ -173,7 +173,8 @@ def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Ten
             f"images have shape {tuple(raw.shape)} and dtype {raw.dtype}; they must be uint8 of "
             f"shape (images, height, width, {config.channels})."
         )
-    if config.is_scaled_as_files and len(raw) and raw.shape[1:3] != (config.img_size,) * 2:
+    is_of_size = raw.shape[1:3] == (config.img_size,) * 2
+    if not is_of_size and config.is_scaled_as_files and len(raw):
         raw = torch.from_numpy(fit_pixels(raw.cpu().numpy(), config.img_size)).to(raw.device)
     mean, std = (
         torch.tensor(values, device=raw.device).view(-1, 1, 1)
