@@ -89,18 +89,26 @@ def test_what_is_prepared_for_long_is_said_unless_it_is_to_be_quiet(tmp_path, mo
     assert result.stderr == ""
 
 
+@pytest.fixture
+def asked(monkeypatch) -> list[TrainConfig]:
+    """Return a list of what is asked of the training, which itself is refused."""
+    configs: list[TrainConfig] = []
+
+    def refuse(config: TrainConfig, *_: object, **__: object) -> None:
+        configs.append(config)
+        raise ConfigError("not here")
+
+    monkeypatch.setattr(training, "train", refuse)
+    return configs
+
+
 @pytest.mark.parametrize(
     ("options", "warmup"),
     [((), 5.0), (("--epochs", "2"), 0.2), (("--epochs", "2", "--warmup-epochs", "1"), 1.0)],
 )
-def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch, options, warmup):
-    asked: list[TrainConfig] = []
-
-    def refuse(config: TrainConfig, *_: object, **__: object) -> None:
-        asked.append(config)
-        raise ConfigError("not here")
-
-    monkeypatch.setattr(training, "train", refuse)
+def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(
+    tmp_path, monkeypatch, asked, options, warmup
+):
     assert run_main(monkeypatch, "digits", "--recipe", "best", *options, "--out", tmp_path) == 2
     assert [config.warmup_epochs for config in asked] == [pytest.approx(warmup)]
 
@@ -109,15 +117,8 @@ def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(tmp_path, monkeypatch,
     ("options", "decay"), [((), 0.999), (("--ema", "0"), None), (("--ema", ".5"), 0.5)]
 )
 def test_the_average_of_a_recipe_can_be_changed_and_switched_off(
-    tmp_path, monkeypatch, options, decay
+    tmp_path, monkeypatch, asked, options, decay
 ):
-    asked: list[TrainConfig] = []
-
-    def refuse(config: TrainConfig, *_: object, **__: object) -> None:
-        asked.append(config)
-        raise ConfigError("not here")
-
-    monkeypatch.setattr(training, "train", refuse)
     assert run_main(monkeypatch, "digits", "--recipe", "best", *options, "--out", tmp_path) == 2
     assert [config.ema_decay for config in asked] == [decay]
 

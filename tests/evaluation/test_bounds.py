@@ -396,6 +396,11 @@ def test_inputs_that_are_no_numbers_are_named_before_anything_is_measured(bad):
         bounds(model, pairs={"moved": (images(3), x)})
 
 
+def test_raw_images_are_refused_with_the_way_to_inputs():
+    with pytest.raises(ConfigError, match=r"x \(a tensor of torch.uint8\) .* run.preprocess"):
+        bounds(small(depth=1), (255 * images()).to(torch.uint8))
+
+
 def test_a_model_whose_output_overflows_has_nothing_to_measure():
     class Overflowing(nn.Module):
         def forward(self, x):

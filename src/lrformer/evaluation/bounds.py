@@ -101,7 +101,12 @@ def bounds(
         )
     _check_finite(model)
     for name, inputs in _named_inputs(x, pairs):
-        if inputs.is_floating_point() and (first := first_not_finite(inputs)) is not None:
+        if not inputs.is_floating_point():
+            raise ConfigError(
+                f"{name} (a tensor of {inputs.dtype}) must hold what the model computes with, floating-point numbers; of raw "
+                "images a run makes them with run.preprocess."
+            )
+        if (first := first_not_finite(inputs)) is not None:
             raise ConfigError(
                 f"{name} holds NaN or infinity in input {first}; nothing can be measured there. Leave that input out."
             )
