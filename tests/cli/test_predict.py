@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lrformer.cli.main import app
-from lrformer.cli.predict_command import WRITERS, Counted, _write_out
+from lrformer.cli.predict_command import WRITERS, Counted, More, _write_out
+from lrformer.data import read_image
 from lrformer.evaluation import FilePrediction, predict_files
 from lrformer.training import load_run
 from tests.evaluation.made_run import write_image_folder, write_run
@@ -116,7 +117,7 @@ def test_ctrl_c_while_a_row_is_written_closes_the_json_array_too(monkeypatch):
     monkeypatch.setattr("sys.stdout", out)
     row = FilePrediction(file="a.png", error="gone")
     counted = Counted([row] * 5)
-    _write_out(WRITERS["json"](counted, 0), counted)
+    _write_out(WRITERS["json"](counted, 0, More()), counted)
     assert counted.is_stopped
     assert len(json.loads(out.getvalue())) == 2
 
@@ -138,3 +139,63 @@ def test_a_mistake_is_told_before_anything_is_written(place, arguments, message)
 def test_a_folder_that_is_no_run_is_refused(place):
     result = invoke(place / "data", place / "data" / "test")
     assert "config.json" in str(result.exception)
+
+
+def test_without_further_wishes_the_output_is_the_same_to_the_byte(place):
+    files = (place / "data" / "test" / "red" / "000.png", place / "broken.jpg")
+    row = next(iter(predict_files(load_run(place / "run"), files[:1])))
+    said = (row.file, row.label, row.probability, row.uncertainty, row.is_in_distribution)
+    csv_text = invoke(place / "run", *files, "--format", "csv").stdout
+    header, first, _ = csv_text.splitlines()
+    assert header == "file,class,probability,uncertainty,in_distribution,error"
+    assert first == f"{','.join(map(str, said))},"
+    json_text = invoke(place / "run", *files, "--format", "json").stdout
+    assert json_text.splitlines()[1] == json.dumps(
+        {**dict(zip(header.split(","), said, strict=False)), "error": None}
+    ) + ","  # fmt: skip
+    assert invoke(place / "run", *files, "--format", "csv", "--top", 1).stdout == csv_text
+
+
+def test_the_most_probable_classes_come_in_their_order_in_json_csv_and_table(place):
+    file = place / "data" / "test" / "red" / "000.png"
+    run = load_run(place / "run")
+    probs = run.predict(read_image(file)[None]).probs[0]
+    order = probs.argsort(descending=True).tolist()
+    names = [run.class_names[label] for label in order]
+    (row,) = json.loads(invoke(run.path, file, "--format", "json", "--top", 3).stdout)
+    assert [entry["class"] for entry in row["top"]] == names
+    assert [entry["probability"] for entry in row["top"]] == pytest.approx(probs[order].tolist())
+    assert row["top"][0] == {"class": row["class"], "probability": row["probability"]}
+    given = invoke(run.path, place / "broken.jpg", file, "--format", "csv", "--top", 2).stdout
+    broken, read = csv.DictReader(io.StringIO(given))
+    assert list(read)[-3:] == ["error", "class_2", "probability_2"]
+    assert (read["class"], read["class_2"]) == tuple(names[:2])
+    assert float(read["probability_2"]) == pytest.approx(float(probs[order[1]]))
+    assert broken["class_2"] == broken["probability_2"] == ""
+    table = invoke(run.path, file, "--top", 2).stdout
+    assert f"{names[1]} {float(probs[order[1]]):.3f}" in table.splitlines()[1]
+
+
+def test_every_score_of_the_run_is_given_where_it_is_asked_for(place):
+    file = place / "data" / "test" / "red" / "000.png"
+    run = load_run(place / "run")
+    predictive = run.predict(read_image(file)[None])
+    expected = {name: predictive.uncertainty(name).item() for name in predictive.scores}
+    assert {"msp", "entropy", "energy"} <= set(expected)
+    broken, read = json.loads(
+        invoke(run.path, place / "broken.jpg", file, "--format", "json", "--all-scores").stdout
+    )
+    assert read["scores"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert read["scores"][run.decision.score] == read["uncertainty"]
+    assert broken["scores"] == {}
+    given = invoke(run.path, place / "broken.jpg", file, "--format", "csv", "--all-scores").stdout
+    broken, read = csv.DictReader(io.StringIO(given))
+    assert {name: float(read[name]) for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)  # fmt: skip
+    assert broken["entropy"] == ""
+
+
+@pytest.mark.parametrize("top", [0, 4])
+def test_more_classes_than_there_are_and_none_are_refused(place, top):
+    result = invoke(place / "run", place / "data" / "test", "--top", top)
+    assert f"top ({top}) must be from 1 to 3, the number of classes of" in str(result.exception)
+    assert result.stdout == ""

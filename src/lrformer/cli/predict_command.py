@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +36,10 @@ def predict(
     batch_size: Annotated[int, typer.Option(help="Images predicted at once.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of methods that draw samples.")] = 0,
+    top: Annotated[int, typer.Option(help="How many of the most probable classes are given.")] = 1,
+    all_scores: Annotated[
+        bool, typer.Option("--all-scores", help="Give every score of uncertainty that the run has.")
+    ] = False,
 ) -> None:
     """Classify image files; say how uncertain each answer is, and whether the image is of a known kind.
 
@@ -49,6 +53,7 @@ def predict(
     from lrformer.core.registry import did_you_mean
     from lrformer.data.file_split import in_one_line
     from lrformer.evaluation import find_files, predict_files
+    from lrformer.evaluation.files import given_scores
     from lrformer.training import load_run
 
     if output_format not in WRITERS:
@@ -66,10 +71,13 @@ def predict(
     if not files:
         raise ConfigError("no image was named; give files, folders or globs.")
     loaded = load_run(run, device=choose_device(device))
-    rows = predict_files(loaded, files, batch_size=batch_size, seed=seed)
+    rows = predict_files(
+        loaded, files, batch_size=batch_size, seed=seed, top=top, has_all_scores=all_scores
+    )
     counted = Counted(rows)
     width = min(max(cell_len(in_one_line(path)) for path in files), WIDEST_FILE)
-    _write_out(WRITERS[output_format](counted, width), counted)
+    more = More(top=top, scores=given_scores(loaded) if all_scores else ())
+    _write_out(WRITERS[output_format](counted, width, more), counted)
     if counted.is_stopped:
         raise KeyboardInterrupt
     typer.echo(
@@ -80,6 +88,19 @@ def predict(
     )
     if counted.failed:
         raise typer.Exit(EXIT_SOME_FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """What is written of an image beside the columns that are always there.
+
+    Attributes:
+        top: how many of the most probable classes.
+        scores: the names of further scores.
+    """
+
+    top: int = 1
+    scores: tuple[str, ...] = ()
 
 
 class Counted:
@@ -126,30 +147,44 @@ def _write_out(lines: Lines, counted: Counted) -> None:
 
 
 def _record(row: "FilePrediction") -> dict[str, object]:
-    """Return the row under the names of its columns."""
-    values = asdict(row)
-    return dict(zip(COLUMNS, values.values(), strict=True))
+    """Return the row under the names of the columns that are always there."""
+    values = (row.file, row.label, row.probability, row.uncertainty, row.is_in_distribution, row.error)  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
 
 
-def _write_json(rows: "Iterable[FilePrediction]", width: int) -> Lines:
-    """Yield one JSON array, an element a line."""
+def _write_json(rows: "Iterable[FilePrediction]", width: int, more: More) -> Lines:
+    """Yield one JSON array, an element a line; a file that could not be read has an empty list and no scores."""
     del width
     before = ""
     yield "["
     for row in rows:
-        yield f"{before}\n{json.dumps(_record(row))}"
+        record = _record(row)
+        if more.top > 1:
+            record["top"] = [{"class": label, "probability": p} for label, p in row.top]
+        if more.scores:
+            record["scores"] = dict(row.scores)
+        yield f"{before}\n{json.dumps(record)}"
         before = ","
     yield "\n]\n"
 
 
-def _write_csv(rows: "Iterable[FilePrediction]", width: int) -> Lines:
+def _write_csv(rows: "Iterable[FilePrediction]", width: int, more: More) -> Lines:
+    """Yield a line of names and one for each file; what was asked for further stands behind what is always there."""
     del width
+    others = range(2, more.top + 1)
+    columns = [f"{name}_{place}" for place in others for name in ("class", "probability")]
     line = _Line()
     writer = csv.writer(line, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow((*COLUMNS, *columns, *more.scores))
     yield line.text
     for row in rows:
-        writer.writerow("" if value is None else value for value in _record(row).values())
+        values = [*_record(row).values()]
+        if row.error is None:
+            values += [value for pair in row.top[1:] for value in pair]
+            values += [row.scores[name] for name in more.scores]
+        else:
+            values += [None] * (len(columns) + len(more.scores))
+        writer.writerow("" if value is None else value for value in values)
         yield line.text
 
 
@@ -163,7 +198,9 @@ class _Line:
         return len(text)
 
 
-def _write_table(rows: "Iterable[FilePrediction]", width: int) -> Lines:
+def _write_table(rows: "Iterable[FilePrediction]", width: int, more: More) -> Lines:
+    """Yield a line for each file; other classes and scores stand at its end, with their names."""
+    del more
     yield f"{'file':<{width}}  {'class':<{WIDEST_CLASS}}  {'prob':>6}  {'uncertainty':>11}  known\n"
     from lrformer.data.file_split import in_one_line
 
@@ -175,7 +212,10 @@ def _write_table(rows: "Iterable[FilePrediction]", width: int) -> Lines:
             continue
         label = _fit(row.label or "", WIDEST_CLASS, is_cut=is_cut)
         known = "yes" if row.is_in_distribution else "NO"
-        yield (f"{file}  {label}  {row.probability:>6.3f}  {row.uncertainty:>11.4g}  {known}\n")
+        said = [f"{name} {probability:.3f}" for name, probability in row.top[1:]]
+        said += [f"{name}={value:.4g}" for name, value in row.scores.items()]
+        end = f"{known:<5}  {', '.join(said)}" if said else known
+        yield f"{file}  {label}  {row.probability:>6.3f}  {row.uncertainty:>11.4g}  {end}\n"
 
 
 def _fit(text: str, width: int, *, is_cut: bool) -> str:
@@ -188,7 +228,7 @@ def _fit(text: str, width: int, *, is_cut: bool) -> str:
     return text + " " * (width - cell_len(text))
 
 
-WRITERS: "dict[str, Callable[[Iterable[FilePrediction], int], Lines]]" = {
+WRITERS: "dict[str, Callable[[Iterable[FilePrediction], int, More], Lines]]" = {
     "table": _write_table,
     "json": _write_json,
     "csv": _write_csv,

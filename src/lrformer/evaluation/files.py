@@ -1,9 +1,9 @@
 """Predictions for image files: read ahead in threads, predicted in batches, given out in order, one row a file."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from lrformer.core import ConfigError, LRFormerError, make_generator
 from lrformer.data import read_image
 from lrformer.data.folder_layout import images_below
+from lrformer.heads import Predictive
 from lrformer.training import Run
 
 DEFAULT_FILES_AT_A_TIME = 64
@@ -28,6 +29,9 @@ class FilePrediction:
         label: the most probable class, by name.
         uncertainty: by the score that the run keeps its threshold for.
         is_in_distribution: whether the uncertainty is at most that threshold.
+        top: the most probable classes with their probabilities, the most probable first, where more than one was asked
+            for.
+        scores: every score that the prediction can give, by name, where they were asked for.
     """
 
     file: str
@@ -36,6 +40,8 @@ class FilePrediction:
     uncertainty: float | None = None
     is_in_distribution: bool | None = None
     error: str | None = None
+    top: tuple[tuple[str, float], ...] = ()
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 def find_files(places: Sequence[str]) -> list[Path]:
@@ -65,6 +71,8 @@ def predict_files(
     *,
     batch_size: int = DEFAULT_FILES_AT_A_TIME,
     seed: int = 0,
+    top: int = 1,
+    has_all_scores: bool = False,
 ) -> Iterator[FilePrediction]:
     """Return an iterator of one prediction for each file, in their order, in memory for two batches only.
 
@@ -72,6 +80,8 @@ def predict_files(
 
     Args:
         seed: of the draws of a sampling method.
+        top: how many of the most probable classes are given.
+        has_all_scores: whether every score is given, and not only that of the threshold.
     """
     if isinstance(files, str | os.PathLike):
         raise ConfigError(f"files ('{files}') must be a list of files; give ['{files}'].")
@@ -79,11 +89,33 @@ def predict_files(
         raise ConfigError(f"{run.path} was trained on points, not on images; it cannot read files.")
     if batch_size < 1:
         raise ConfigError(f"batch_size ({batch_size}) must be at least 1.")
-    return _predict_files(run, map(Path, files), batch_size, seed)
+    if not 1 <= top <= len(run.class_names):
+        raise ConfigError(
+            f"top ({top}) must be from 1 to {len(run.class_names)}, the number of classes of {run.path}."
+        )
+    wanted = _Wanted(top=top, has_all_scores=has_all_scores)
+    return _predict_files(run, map(Path, files), batch_size, seed, wanted)
+
+
+def given_scores(run: Run) -> tuple[str, ...]:
+    """Return the names of the scores that a run gives for images, from its prediction for a black one."""
+    if run.config.img_size is None:
+        raise ConfigError(f"{run.path} was trained on points, not on images; it cannot read files.")
+    shape = (1, run.config.img_size, run.config.img_size, run.config.channels)
+    black = torch.zeros(shape, dtype=torch.uint8)
+    return run.predict(black, generator=make_generator(0, run.device)).scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What is said of a file beside its class and the score of the threshold."""
+
+    top: int
+    has_all_scores: bool
 
 
 def _predict_files(
-    run: Run, files: Iterator[Path], batch_size: int, seed: int
+    run: Run, files: Iterator[Path], batch_size: int, seed: int, wanted: _Wanted
 ) -> Iterator[FilePrediction]:
     readers = min(MOST_READERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(readers) as pool:
@@ -96,7 +128,7 @@ def _predict_files(
             # The next batch is read while this one is predicted.
             present, waiting = waiting, submit()
             # The same draws for every batch: what is said of a file depends on no other batch.
-            yield from _predict_batch(run, present, make_generator(seed, run.device))
+            yield from _predict_batch(run, present, make_generator(seed, run.device), wanted)
 
 
 def _read(run: Run, path: Path) -> np.ndarray:
@@ -112,7 +144,10 @@ def _read(run: Run, path: Path) -> np.ndarray:
 
 
 def _predict_batch(
-    run: Run, batch: list[tuple[Path, Future[np.ndarray]]], generator: torch.Generator
+    run: Run,
+    batch: list[tuple[Path, Future[np.ndarray]]],
+    generator: torch.Generator,
+    wanted: _Wanted,
 ) -> list[FilePrediction]:
     images, rows, errors = [], [], {}
     for row, (path, reading) in enumerate(batch):
@@ -130,6 +165,9 @@ def _predict_batch(
         probability, label = predictive.probs.max(dim=-1)
         uncertainty = predictive.uncertainty(run.decision.score)
         is_known = run.is_in_distribution(predictive)
+        top = _top(run, predictive, wanted.top) if wanted.top > 1 else [()] * len(rows)
+        names = predictive.scores if wanted.has_all_scores else ()
+        scores = {name: predictive.uncertainty(name).tolist() for name in names}
         for position, row in enumerate(rows):
             found[row] = FilePrediction(
                 file=str(batch[row][0]),
@@ -137,5 +175,20 @@ def _predict_batch(
                 probability=float(probability[position]),
                 uncertainty=float(uncertainty[position]),
                 is_in_distribution=bool(is_known[position]),
+                top=top[position],
+                scores={name: values[position] for name, values in scores.items()},
             )
     return [found[row] for row in range(len(batch))]
+
+
+def _top(run: Run, predictive: Predictive, number: int) -> list[tuple[tuple[str, float], ...]]:
+    """Return the most probable classes of each image with their probabilities; of equal ones the first comes first."""
+    ordered = predictive.probs.sort(dim=-1, descending=True, stable=True)
+    return [
+        tuple(
+            (run.class_names[label], probability) for label, probability in zip(*row, strict=True)
+        )
+        for row in zip(
+            ordered.indices[:, :number].tolist(), ordered.values[:, :number].tolist(), strict=True
+        )
+    ]
