@@ -19,6 +19,7 @@ from lrformer.metrics.calibration import (
     expected_calibration_error,
     reliability_bins,
 )
+from lrformer.metrics.class_wise import Proportion, confusion_matrix, wilson_interval
 from lrformer.metrics.detection import (
     DetectionMetrics,
     RocCurve,
@@ -56,6 +57,7 @@ __all__ = [
     "Interval",
     "LogitNorms",
     "Overconfidence",
+    "Proportion",
     "ReliabilityBins",
     "RiskCoverageCurve",
     "RocCurve",
@@ -76,6 +78,7 @@ __all__ = [
     "brier_score",
     "calibration_metrics",
     "class_wise_calibration_error",
+    "confusion_matrix",
     "detection_metrics",
     "expected_calibration_error",
     "fpr_at_tpr",
@@ -88,4 +91,5 @@ __all__ = [
     "scoring_metrics",
     "seed_interval",
     "selective_metrics",
+    "wilson_interval",
 ]
