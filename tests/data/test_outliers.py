@@ -1,11 +1,13 @@
 """Made outliers are made of the images they are given, and are none of them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from lrformer.core import ConfigError
 from lrformer.data import Split, load_dataset
-from lrformer.data.outliers import OUTLIER_KINDS, make_outliers
+from lrformer.data.outliers import OUTLIER_KINDS, check_outliers, make_noise, make_outliers
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,26 @@ def test_wrong_kinds_and_points_are_refused(digits):
         make_outliers(digits, "shufled")
     with pytest.raises(ConfigError, match="points, not images"):
         make_outliers(load_dataset("two_moons"), "mixed")
+
+
+def test_noise_is_seeded_and_has_every_value_alike_often(digits):
+    noise = make_noise(digits, seed=1)
+    assert np.array_equal(noise.x, make_noise(digits, seed=1).x)
+    assert not np.array_equal(noise.x, make_noise(digits, seed=2).x)
+    assert noise.x.shape == digits.x.shape
+    counts = np.bincount(np.asarray(noise.x).ravel(), minlength=256)
+    expected = noise.x.size / 256
+    # Poisson: six deviations around the mean hold all of 256 counts.
+    assert np.abs(counts - expected).max() < 6 * expected**0.5
+
+
+def test_what_no_outliers_can_be_made_of_is_told_before_any_is(digits):
+    one_class = digits.take(np.flatnonzero(np.asarray(digits.y) == 3))
+    small = dataclasses.replace(digits, x=np.asarray(digits.x)[:, :3])
+    for check in (check_outliers, make_outliers):
+        with pytest.raises(ConfigError, match="images of one class alone"):
+            check(one_class, "mixed")
+        with pytest.raises(ConfigError, match="images of 3 x 8 pixels have no 4 x 4 blocks"):
+            check(small, "shuffled")
+    with pytest.raises(ConfigError, match="points, not images"):
+        make_noise(load_dataset("two_moons"))

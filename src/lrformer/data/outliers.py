@@ -20,13 +20,7 @@ def make_outliers(split: Split, kind: str, *, seed: int = 0) -> Split:
             class, `inverted` its negative.
         seed: of the moves and of the partners.
     """
-    if kind not in OUTLIER_KINDS:
-        raise ConfigError(
-            f"unknown kind of outliers '{kind}'.{did_you_mean(kind, OUTLIER_KINDS)} Known: "
-            f"{', '.join(OUTLIER_KINDS)}."
-        )
-    if not split.is_image:
-        raise ConfigError(f"{split.name} holds points, not images; outliers are made of images.")
+    check_outliers(split, kind)
     images = np.asarray(split.x)
     generator = np.random.default_rng(seed)
     if kind == "shuffled":
@@ -38,14 +32,39 @@ def make_outliers(split: Split, kind: str, *, seed: int = 0) -> Split:
     return dataclasses.replace(split, name=f"{split.name}/{kind}", x=made, files=None)
 
 
+def make_noise(split: Split, *, seed: int = 0) -> Split:
+    """Return as many images as `split` has, of its size, in which every value is drawn from 0 to 255 alike."""
+    _check_images(split)
+    noise = np.random.default_rng(seed).integers(0, 256, split.x.shape, dtype=np.uint8)
+    return dataclasses.replace(split, name=f"{split.name}/noise", x=noise, files=None)
+
+
+def check_outliers(split: Split, kind: str) -> None:
+    """Raise where no outliers of this kind can be made of `split`, before any is."""
+    if kind not in OUTLIER_KINDS:
+        raise ConfigError(
+            f"unknown kind of outliers '{kind}'.{did_you_mean(kind, OUTLIER_KINDS)} Known: "
+            f"{', '.join(OUTLIER_KINDS)}."
+        )
+    _check_images(split)
+    height, width = split.x.shape[1:3]
+    if kind == "shuffled" and min(height, width) < NUM_BLOCKS:
+        raise ConfigError(
+            f"images of {height} x {width} pixels have no {NUM_BLOCKS} x {NUM_BLOCKS} blocks to move."
+        )
+    if kind == "mixed" and len(np.unique(split.y)) < 2:
+        raise ConfigError("images of one class alone cannot be mixed with those of another.")
+
+
+def _check_images(split: Split) -> None:
+    if not split.is_image:
+        raise ConfigError(f"{split.name} holds points, not images; outliers are made of images.")
+
+
 def _shuffle_blocks(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Return images whose blocks have changed places; pixels beyond whole blocks stay."""
     num, height, width, channels = images.shape
     rows, columns = height // NUM_BLOCKS, width // NUM_BLOCKS
-    if not rows or not columns:
-        raise ConfigError(
-            f"images of {height} x {width} pixels have no {NUM_BLOCKS} x {NUM_BLOCKS} blocks to move."
-        )
     used = images[:, : rows * NUM_BLOCKS, : columns * NUM_BLOCKS]
     blocks = used.reshape(num, NUM_BLOCKS, rows, NUM_BLOCKS, columns, channels)
     blocks = blocks.swapaxes(2, 3).reshape(num, NUM_BLOCKS**2, rows, columns, channels)
@@ -64,8 +83,6 @@ def _mix_classes(
     partners = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         others = np.flatnonzero(labels != label)
-        if len(others) == 0:
-            raise ConfigError("images of one class alone cannot be mixed with those of another.")
         own = labels == label
         partners[own] = generator.choice(others, int(own.sum()))
     return ((images.astype(np.uint16) + images[partners]) // 2).astype(np.uint8)
