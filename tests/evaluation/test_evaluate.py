@@ -15,7 +15,7 @@ from lrformer.evaluation import (
     from_arrays,
 )
 from lrformer.evaluation.measure import _generator
-from lrformer.evaluation.scores import direction
+from lrformer.evaluation.words import direction
 from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics import (
     calibration_metrics,

@@ -34,6 +34,7 @@ def test_a_run_is_evaluated_on_its_test_set_and_on_the_unknown_that_comes_with_i
     expected = evaluate(
         predict_run(run, test),
         ood={name: predict_run(run, unknown, name=name, is_labeled=False)},
+        rule=run.rule,
         config=FEW,
     )
     assert results.scores.metrics == expected.metrics

@@ -1,6 +1,7 @@
 import base64
 import io
 import re
+from html import escape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -17,11 +18,13 @@ from lrformer.evaluation import (
     from_arrays,
     pick_images,
 )
+from lrformer.evaluation.sentences import operating_point
+from lrformer.evaluation.words import write_interval, write_value
+from lrformer.methods import AbstentionRule
 from lrformer.metrics import reliability_bins
 from lrformer.reports import figures, render_report, write_report
 from lrformer.reports.figures import reliability_figure, roc_figure, thin
 from lrformer.reports.images import write_probability
-from lrformer.reports.words import write_interval, write_value
 from tests.evaluation.made_run import random_logits
 
 NAMES = ("cat", "<b>dog</b>", "emu & co")
@@ -147,7 +150,7 @@ def test_every_figure_that_is_claimed_is_drawn(page):
     ids = [attrs["id"] for tag, attrs in page.elements if tag in {"section", "clippath"}]
     links = [attrs["href"][1:] for attrs in page.all("a")]
     assert set(links) <= set(ids)
-    assert links == ["known", "unknown", "corrupted", "images", "training", "run", "conventions"]
+    assert links == ["known", "classes", "unknown", "corrupted", "images", "training", "run", "conventions"]  # fmt: skip
 
 
 def test_every_metric_of_the_test_set_stands_in_the_page_with_its_interval(results, page):
@@ -253,7 +256,12 @@ def test_results_with_nothing_but_a_test_set_make_a_report_too():
     test = _predictions(0, "alone")
     bare = Results(scores=evaluate(test, config=EvaluationConfig(num_draws=5)), test=test)
     page = Page(render_report(bare, title="bare"))
-    assert [attrs["id"] for attrs in page.all("section")] == ["known", "run", "conventions"]
+    assert [attrs["id"] for attrs in page.all("section")] == [
+        "known",
+        "classes",
+        "run",
+        "conventions",
+    ]
     assert len(page.all("svg")) == 2
 
 
@@ -385,3 +393,68 @@ def test_an_interval_that_holds_a_value_shows_so(name, value):
         assert float(ends[0]) <= float(said) + 0.00011
         assert float(said) <= float(ends[1]) + 0.00011
         assert len(ends[0].split(".")[1]) == len(said.split(".")[1])
+
+
+def _of_classes(number, names=None):
+    rng = np.random.default_rng(0)
+    truth = np.arange(4 * number) % number
+    said = np.where(rng.random(len(truth)) < 0.3, rng.integers(0, number, len(truth)), truth)
+    probs = np.full((len(truth), number), 0.4 / (number - 1))
+    probs[np.arange(len(truth)), said] = 0.6
+    names = names or tuple(f"class {k}" for k in range(number))
+    test = from_arrays(probs, truth, name="pets/test", class_names=names)
+    scores = evaluate(test, config=EvaluationConfig(num_draws=2))
+    text = render_report(Results(scores=scores, test=test), title="pets")
+    return scores, text.partition('<section id="classes">')[2].partition("</section>")[0]
+
+
+@pytest.mark.parametrize("number", [2, 10, 20])
+def test_of_few_classes_every_one_and_the_whole_matrix_stand_in_the_page(number):
+    scores, section = _of_classes(number)
+    matrix = section.partition("What was taken for what")[2]
+    rows = [re.findall(r"<td.*?>(.*?)</td>", row) for row in matrix.split("<tr>")[2:]]
+    assert len(rows) == number
+    for place, (row, entry) in enumerate(zip(rows, scores.classes, strict=True)):
+        counts = [int(re.sub(r"<.*?>", "", cell) or 0) for cell in row[1:]]
+        assert sum(counts) == entry.count
+        assert counts[place] == entry.num_right
+        assert write_interval("accuracy", entry.low, entry.high) in section
+
+
+@pytest.mark.parametrize("number", [21, 300])
+def test_of_many_classes_the_worst_stand_in_a_page_that_stays_short(number):
+    scores, section = _of_classes(number)
+    assert section.count("<tr>") == 2 * (1 + 10)
+    assert len(section) < 10_000
+    worst = min((entry for entry in scores.classes), key=lambda entry: entry.accuracy)
+    assert write_value("accuracy", worst.accuracy) in section
+    assert f"{number} classes, of which" in section
+
+
+def test_names_of_classes_are_text_and_classes_without_a_sample_are_named():
+    _, section = _of_classes(2, ("<script>a</script>", "b & c"))
+    assert "<script" not in section
+    assert "b &amp; c" in section
+    test = from_arrays(np.tile([0.8, 0.1, 0.1], (4, 1)), np.zeros(4, dtype=int), class_names=NAMES)
+    scores = evaluate(test, config=EvaluationConfig(num_draws=2))
+    text = render_report(Results(scores=scores, test=test), title="pets")
+    said = "Without a sample in the test set: &lt;b&gt;dog&lt;/b&gt;, emu &amp; co."
+    assert said in text
+
+
+def test_what_the_threshold_accepts_stands_in_the_findings_and_in_the_tables():
+    test, far = _predictions(0, "pets/test"), _predictions(1, "far", labeled=False)
+    rule = AbstentionRule(score="entropy", threshold=0.5)
+    results = Results.of(test, ood={"far": far}, rule=rule, config=EvaluationConfig(num_draws=20))
+    text = render_report(results, title="pets")
+    assert escape(operating_point(results.scores)) in text.partition("</ul>")[0]
+    known, unknown = (
+        text.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+        for name in ("known", "unknown")
+    )
+    for section, dataset in ((known, "pets/test"), (unknown, "far")):
+        metric = results.scores.select(dataset=dataset, score="entropy")["accepted_at_threshold"]
+        assert write_interval(metric.name, metric.low, metric.high) in section
+        assert section.count("Accepted") == 1
+    bare = render_report(Results.of(test, ood={"far": far}, config=EvaluationConfig(num_draws=2)), title="pets")  # fmt: skip
+    assert "Accepted" not in bare

@@ -243,7 +243,7 @@ def _finish(results: "Results", folder: Path | None, *, report: bool, ood_option
     """Write everything, and then show the first figures: a pipe that is closed must not cost an evaluation."""
     from rich.console import Console
 
-    from lrformer.reports.tables import text_rows
+    from lrformer.evaluation.text_table import text_lines, text_rows, text_title
 
     written = []
     if folder is not None:
@@ -253,14 +253,11 @@ def _finish(results: "Results", folder: Path | None, *, report: bool, ood_option
             from lrformer.reports import write_report
 
             written.append(f"Report: {write_report(folder)}")
-    _show(
-        f"{results.scores.test_set}; uncertainty by {results.scores.default_score}",
-        "value",
-        text_rows(results.scores),
-    )
+    _show(text_title(results.scores), "value", text_rows(results.scores))
     _warn([results.scores])
     if not results.ood:
         written.insert(0, f"Unknown data: none was measured; name some by {ood_option}.")
+    written = [*text_lines(results.scores), *written]
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for line in written:
         console.print(line)
@@ -282,7 +279,7 @@ def _show_seeds(scores: "SeedScores", out: Path | None) -> None:
     """Write every metric over the runs, and show mean and interval."""
     from lrformer.core import to_record
     from lrformer.evaluation.scores import SEEDS_FILE
-    from lrformer.reports.tables import text_rows
+    from lrformer.evaluation.text_table import text_rows
     from lrformer.training.atomic_files import write_json
 
     if out is not None:

@@ -1,5 +1,6 @@
 """Predict over data sets, score what was predicted, and keep both in records."""
 
+from lrformer.evaluation.classes import ClassFigures
 from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.files import FilePrediction, find_files, predict_files
 from lrformer.evaluation.gallery import Gallery, GalleryEntry, pick_images
@@ -14,6 +15,7 @@ from lrformer.evaluation.seeds import SeedMetric, SeedScores, over_seeds
 
 __all__ = [
     "CORRUPTED_MEAN",
+    "ClassFigures",
     "EvaluatedSet",
     "EvaluationConfig",
     "FilePrediction",

@@ -48,9 +48,14 @@ class EvaluationConfig:
                 f"level ({self.level}) must lie strictly between 0 and 1; 0.95 is usual."
             )
 
-    def in_words(self) -> dict[str, str]:
-        """Return what a reader of the figures must know, one sentence for each."""
-        return {
+    def in_words(self, *, has_rule: bool = False, has_made: bool = False) -> dict[str, str]:
+        """Return what a reader of the figures must know, one sentence for each.
+
+        Args:
+            has_rule: whether a threshold is kept with the model.
+            has_made: whether unknown sets were made of the test images.
+        """
+        said = {
             "uncertainty": "larger means less certain, for every score",
             "detection": "the whole ID test set against the whole OOD set, OOD normalized with the ID statistics",
             "auroc": "OOD is the positive class; the same in both directions; ties count half",
@@ -67,7 +72,20 @@ class EvaluationConfig:
             f"{self.threshold:g}; rate_when_wrong: the same share of the wrong ones; on an OOD set every "
             "prediction is wrong",
             "logit_norm": "mean L2 norm of the logits that give the probabilities",
+            "classes": "the accuracy of a class is the share of its samples that is right, its recall; the interval is "
+            f"Wilson's, level {self.level:g}, which knows how few samples a class has, also where all are right",
             "intervals": f"percentile bootstrap over samples, {self.num_draws} draws, level {self.level:g}, "
             f"seed {self.seed}; resampling makes calibration errors larger, so that on a small set their interval "
             "can lie above the value",
         }
+        if has_rule:
+            said["accepted_at_threshold"] = (
+                "share of a set whose uncertainty is at most the threshold that is kept with the model, where auroc, aupr "
+                "and fpr95 look at every threshold; fpr95 has one of its own, from the sets that it is measured on"
+            )
+        if has_made:
+            said["made"] = (
+                "these sets were made: of the test images (blocks shuffled, two of different classes mixed, inverted), or "
+                "of uniform noise; that they are noticed does not say that real unknown images are"
+            )
+        return said

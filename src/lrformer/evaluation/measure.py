@@ -1,15 +1,18 @@
 """From predictions to scores: every metric, for every score, on every set that is named."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from lrformer.core import ConfigError, make_generator
+from lrformer.evaluation.classes import class_figures
 from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.predictions import Predictions
 from lrformer.evaluation.scores import EvaluatedSet, Metric, Scores
+from lrformer.evaluation.words import ACCEPTED
+from lrformer.methods import AbstentionRule
 from lrformer.metrics import (
     Interval,
     bootstrap_classification,
@@ -20,13 +23,17 @@ from lrformer.metrics import (
 from lrformer.metrics.inputs import Array, as_probs
 
 CORRUPTED_MEAN = "corrupted (mean)"
+# Scores are in float64 here, and a threshold is one of those of validation, in float32.
+ROUNDING = 1e-6
 
 
 def evaluate(
     predictions: Predictions,
     *,
     ood: Mapping[str, Predictions] | None = None,
+    made: Mapping[str, Predictions] | None = None,
     corrupted: Mapping[str, Predictions] | None = None,
+    rule: AbstentionRule | None = None,
     config: EvaluationConfig | None = None,
     about: dict[str, Any] | None = None,
 ) -> Scores:
@@ -35,25 +42,33 @@ def evaluate(
     Args:
         predictions: for the in-distribution test set, with labels.
         ood: by the names under which they are reported; labels are not looked at.
+        made: the same as `ood`, of sets that were made and are no real unknown.
         corrupted: the same, with labels.
+        rule: the threshold kept with the model, of its default score, as `fit_abstention` finds it on validation; without
+            it nothing is said of how much is accepted.
         about: what was run, kept in the record for its reader.
     """
     config = config or EvaluationConfig()
-    for name, given in (("ood", ood), ("corrupted", corrupted)):
+    for name, given in (("ood", ood), ("made", made), ("corrupted", corrupted)):
         _check_mapping(name, given)
-    ood, corrupted = dict(ood or {}), dict(corrupted or {})
-    _check(predictions, ood, corrupted)
+    ood, made, corrupted = dict(ood or {}), dict(made or {}), dict(corrupted or {})
+    _check(predictions, [*ood.items(), *made.items()], corrupted)
+    _check_rule(rule, predictions)
     test = predictions.name
     metrics = list(_labeled_metrics(test, predictions, config))
-    for name, outside in ood.items():
+    metrics += _accepted(test, predictions, rule, config)
+    for name, outside in {**ood, **made}.items():
         metrics += _confidence_metrics(name, outside, config)
         metrics += _detection(name, predictions, outside, config)
+        metrics += _accepted(name, outside, rule, config)
     shifted: list[Metric] = []
     for name, outside in corrupted.items():
         shifted += _labeled_metrics(name, outside, config)
         shifted += _detection(name, predictions, outside, config)
+        shifted += _accepted(name, outside, rule, config)
     sets = [_set(test, "id", predictions)]
     sets += [_set(name, "ood", entry) for name, entry in ood.items()]
+    sets += [_set(name, "made", entry) for name, entry in made.items()]
     sets += [_set(name, "corrupted", entry) for name, entry in corrupted.items()]
     if corrupted:
         total = sum(map(len, corrupted.values()))
@@ -65,8 +80,10 @@ def evaluate(
         given_scores=tuple(predictions.scores),
         num_classes=predictions.probs.shape[1],
         config=config,
-        conventions=config.in_words(),
+        conventions=config.in_words(has_rule=rule is not None, has_made=bool(made)),
         about=about or {},
+        classes=class_figures(predictions, level=config.level),
+        rule=rule,
     )
 
 
@@ -86,18 +103,35 @@ def _check_mapping(name: str, given: object) -> None:
             raise ConfigError(f"{name}['{key}'] (a {type(entry).__name__}) {rule}")
 
 
+def _check_rule(rule: AbstentionRule | None, test: Predictions) -> None:
+    """Raise unless a threshold is of the score by which these predictions are ranked."""
+    if rule is None:
+        return
+    if not isinstance(rule, AbstentionRule):
+        raise ConfigError(
+            f"rule (a {type(rule).__name__}) must be an AbstentionRule, as lrformer.methods.fit_abstention returns it."
+        )
+    if rule.score != test.default_score:
+        raise ConfigError(
+            f"rule.score ('{rule.score}') must be the default score of {test.name} ('{test.default_score}'); give "
+            f"default_score='{rule.score}' to the predictions."
+        )
+
+
 def _check(
-    test: Predictions, ood: Mapping[str, Predictions], corrupted: Mapping[str, Predictions]
+    test: Predictions,
+    unknown: Sequence[tuple[str, Predictions]],
+    corrupted: Mapping[str, Predictions],
 ) -> None:
     """Raise before the first draw if a set cannot be compared with the test set."""
     for name, entry in {test.name: test, **corrupted}.items():
         if entry.labels is None:
             raise ConfigError(f"{name} has no labels; only an OOD set can be evaluated without.")
-    taken = [test.name, *ood, *corrupted, CORRUPTED_MEAN]
+    taken = [test.name, *(name for name, _ in unknown), *corrupted, CORRUPTED_MEAN]
     for name in taken:
         if taken.count(name) > 1:
             raise ConfigError(f"two sets are named '{name}'; give each a name of its own.")
-    for name, entry in {**ood, **corrupted}.items():
+    for name, entry in [*unknown, *corrupted.items()]:
         if entry.probs.shape[1] != test.probs.shape[1]:
             raise ConfigError(
                 f"{name} has probabilities of {entry.probs.shape[1]} classes but {test.name} of "
@@ -160,6 +194,23 @@ def _detection(
     )
     for score, intervals in found.items():
         yield from _named(name, score, intervals)
+
+
+def _accepted(
+    name: str, predictions: Predictions, rule: AbstentionRule | None, config: EvaluationConfig
+) -> list[Metric]:
+    """Return the share of a set that the kept threshold lets pass, where there is one."""
+    if rule is None:
+        return []
+    bound = rule.threshold + ROUNDING * abs(rule.threshold)
+    is_accepted = predictions.uncertainty(rule.score) <= bound
+    intervals = bootstrap_means(
+        {ACCEPTED: is_accepted.astype(float)},
+        generator=_generator(config, name, "accepted"),
+        num_draws=config.num_draws,
+        level=config.level,
+    )
+    return _named(name, rule.score, intervals)
 
 
 def _confidence_metrics(

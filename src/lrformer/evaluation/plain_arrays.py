@@ -9,7 +9,6 @@ import numpy as np
 from lrformer.core import ConfigError
 from lrformer.data.cache import load_array
 from lrformer.evaluation.conventions import EvaluationConfig
-from lrformer.evaluation.measure import evaluate
 from lrformer.evaluation.predictions import Predictions, from_arrays
 from lrformer.evaluation.results import Results
 
@@ -40,8 +39,7 @@ def evaluate_arrays(
         "labels": str(labels),
         **{f"unknown: {name}": path for name, path in map(_parse, ood)},
     }
-    scores = evaluate(test, ood=unknown, config=config, about=dict(about))
-    return Results(scores=scores, test=test, ood=unknown)
+    return Results.of(test, ood=unknown, config=config, about=dict(about))
 
 
 def _parse(spec: str) -> tuple[str, str]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.gallery import Gallery
+from lrformer.evaluation.measure import evaluate
 from lrformer.evaluation.predictions import Predictions
 from lrformer.evaluation.scores import Scores, load_scores, save_scores
+from lrformer.methods import AbstentionRule
 from lrformer.training.atomic_files import replace_file
 from lrformer.training.journal import read_log
 from lrformer.training.run_folder import LOG_FILE
@@ -23,7 +26,7 @@ GALLERY_FILE = "gallery.npz"
 class Results:
     """What an evaluation found: the figures, the predictions behind them, and images to look at.
 
-    The predictions for corrupted sets are not kept: they are many, and can be made again from their seed.
+    The predictions for corrupted sets and for those that were made are not kept: they can be made again from their seed.
 
     Attributes:
         history: the log of the run, an entry for each epoch; nothing where the predictions are somebody else's.
@@ -34,6 +37,29 @@ class Results:
     ood: dict[str, Predictions] = field(default_factory=dict)
     gallery: Gallery = field(default_factory=Gallery)
     history: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        test: Predictions,
+        *,
+        ood: Mapping[str, Predictions] | None = None,
+        rule: AbstentionRule | None = None,
+        config: EvaluationConfig | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> "Results":
+        """Return the results of any model from its predictions: the figures, and what a report draws.
+
+        >>> write_report(Results.of(test, ood={"svhn": svhn}), "report.html")
+
+        Args:
+            test: of the in-distribution test set, with labels.
+            ood: of unknown sets, by name.
+            rule: the threshold kept with the model, as `fit_abstention` finds it on validation.
+            about: what was run, for the reader.
+        """
+        scores = evaluate(test, ood=ood, rule=rule, config=config, about=about)
+        return cls(scores=scores, test=test, ood=dict(ood or {}))
 
     def save(self, folder: str | Path) -> Path:
         """Return `folder`, in which everything now lies; the figures are written last."""

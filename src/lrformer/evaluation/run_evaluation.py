@@ -153,6 +153,8 @@ def evaluate_run(
         known,
         ood=outside,
         corrupted=corrupted,
+        # The threshold is of calibrated predictions; of others it would say nothing.
+        rule=run.rule if is_calibrated else None,
         config=config,
         about=_about(run, test, is_calibrated=is_calibrated, is_own=data is None, seen=seen),
     )
@@ -202,7 +204,8 @@ def _about(
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",
         "temperature": f"{describe_temperature(run)}{'' if is_calibrated else ' (left out)'}",
         "threshold": f"{run.decision.score} <= {run.decision.threshold:.6g} counts as known "
-        f"(keeps {run.decision.true_positive_rate:.0%} of the validation set)",
+        f"(keeps {run.decision.true_positive_rate:.0%} of the validation set)"
+        f"{'' if is_calibrated else ' with the temperature; left out without it'}",
         "software": f"lrformer {__version__}, torch {torch.__version__}, Python "
         f"{platform.python_version()}, {device}",
         "config": to_record(run.config),

@@ -7,7 +7,10 @@ from typing import Any
 
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.core.registry import did_you_mean
+from lrformer.evaluation.classes import ClassFigures
 from lrformer.evaluation.conventions import EvaluationConfig
+from lrformer.evaluation.text_table import text_table
+from lrformer.methods import AbstentionRule
 from lrformer.training.metrics_file import METRICS_FILE, read_metrics, update_metrics
 
 SCHEMA = 1
@@ -16,17 +19,6 @@ SECTION = "evaluation"
 EVALUATED_ON = "evaluated on"
 # The mean over several runs, which is no evaluation of one.
 SEEDS_FILE = "seeds.json"
-# Everything else that is measured is better when it is smaller.
-HIGHER_IS_BETTER = ("accuracy", "auroc", "aupr")
-# Figures that describe and do not judge: a model is not better for having more or less of them.
-DESCRIPTIVE = ("logit_norm", "overconfidence_mean_confidence")
-
-
-def direction(name: str) -> int:
-    """Return 1 for a metric of which more is better, -1 where less is, 0 where neither is."""
-    if name in DESCRIPTIVE:
-        return 0
-    return 1 if name.startswith(HIGHER_IS_BETTER) else -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +41,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedSet:
-    """What was measured on: `role` is `id`, `ood`, `corrupted`, or `mean` for the mean over corrupted sets."""
+    """What was measured on: `role` is `id`, `ood`, `made` (of test images, or noise), `corrupted`, or `mean` over the corrupted."""
 
     name: str
     role: str
@@ -58,7 +50,7 @@ class EvaluatedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """All figures of one evaluation, with the conventions that give them a meaning.
+    """All figures of one evaluation, with the conventions that give them a meaning; `print` shows the first of them.
 
     Attributes:
         default_score: the score that a reader who wants one figure should look at.
@@ -66,6 +58,8 @@ class Scores:
         config: the numbers that were chosen: bins, thresholds, draws.
         conventions: positive class, bins, thresholds, intervals, in words.
         about: what was run, for the reader.
+        classes: how each class of the test set fares; nothing in evaluations from before it was kept.
+        rule: the score and the threshold by which inputs are accepted; None where none belongs to these figures.
     """
 
     sets: tuple[EvaluatedSet, ...]
@@ -76,6 +70,8 @@ class Scores:
     config: EvaluationConfig
     conventions: dict[str, str]
     about: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[ClassFigures, ...] = ()
+    rule: AbstentionRule | None = None
     schema: int = SCHEMA
 
     def of_role(self, role: str) -> list[EvaluatedSet]:
@@ -138,6 +134,9 @@ class Scores:
 
     def __iter__(self) -> Iterator[Metric]:
         return iter(self.metrics)
+
+    def __str__(self) -> str:
+        return text_table(self)
 
 
 def save_scores(scores: Scores, folder: str | Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lrformer.core import ConfigError, Registry
 from lrformer.core.registry import did_you_mean
-from lrformer.evaluation.scores import direction
+from lrformer.evaluation.words import direction
 from lrformer.recipes.experiment import Experiment
 from lrformer.training import TrainConfig
 

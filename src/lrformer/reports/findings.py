@@ -3,7 +3,8 @@
 from html import escape
 
 from lrformer.evaluation import Metric, Scores
-from lrformer.reports.words import words_of, write_interval, write_value
+from lrformer.evaluation.sentences import operating_point, worst
+from lrformer.evaluation.words import words_of, write_interval, write_value
 
 # A gap between confidence and accuracy smaller than this share of itself is not worth a verdict.
 SMALL_GAP = 0.01
@@ -12,7 +13,9 @@ SMALL_GAP = 0.01
 def findings(scores: Scores) -> list[str]:
     """Return a few sentences for somebody who reads no table, as HTML."""
     said = [_accuracy(scores), _calibration(scores)]
+    said += [escape(sentence) for sentence in (worst(scores),) if sentence is not None]
     said += [_unknown(scores, entry.name) for entry in scores.of_role("ood")]
+    said += [escape(sentence) for sentence in (operating_point(scores),) if sentence is not None]
     for entry in scores.of_role("mean"):
         value = write_value("accuracy", scores("accuracy", dataset=entry.name))
         number = len(scores.of_role("corrupted"))
@@ -80,5 +83,5 @@ def _unknown(scores: Scores, name: str) -> str:
     return (
         f"An image of <strong>{escape(name)}</strong>, a set taken as unknown, looks less certain "
         f"than a test image <strong>{detected:.1%}</strong> of the time. With a threshold that keeps "
-        f"95% of the known images, {flagged:.1%} of these unknown ones pass as known."
+        f"95% of these known images, {flagged:.1%} of these unknown ones pass as known."
     )

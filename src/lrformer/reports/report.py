@@ -9,6 +9,7 @@ from typing import Any
 from lrformer.core import ConfigError
 from lrformer.evaluation import Results, Scores
 from lrformer.evaluation.gallery import CONFIDENT_STRANGER, CONFIDENTLY_WRONG, MOST_UNCERTAIN
+from lrformer.reports.class_tables import class_section
 from lrformer.reports.figures import (
     histogram_figure,
     reliability_figure,
@@ -61,6 +62,8 @@ def render_report(results: Results, *, title: str) -> str:
     scores = results.scores
     said = "".join(f"<li>{sentence}</li>" for sentence in findings(scores))
     sections = [_known_section(results)]
+    if scores.classes:
+        sections.append(("classes", "Class by class", class_section(scores)))
     if results.ood:
         sections.append(_unknown_section(results))
     if scores.of_role("corrupted"):

@@ -1,21 +1,18 @@
-"""Scores as tables: for the page in HTML, for the terminal in plain columns."""
+"""Scores as tables of the page."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
-from lrformer.evaluation import Metric, Scores, SeedScores
-from lrformer.reports.words import (
+from lrformer.evaluation import Metric, Scores
+from lrformer.evaluation.text_table import DETECTION, of_default_score
+from lrformer.evaluation.words import (
+    ACCEPTED,
     SCORE_WORDS,
     title_with_arrow,
     words_of,
     write_interval,
     write_value,
 )
-
-# What a person looks at first; the rest is in the same record.
-SUMMARY = ("accuracy", "nll", "brier", "ece_equal_width", "overconfidence_rate", "aurc")
-DETECTION = ("auroc", "aupr_ood_positive", "aupr_id_positive", "fpr95_ood_positive", "fpr95_id_positive")  # fmt: skip
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int = 1) -> str:
@@ -46,9 +43,12 @@ def metric_cell(metric: Metric | None) -> str:
 
 
 def known_table(scores: Scores) -> str:
-    """Return the metrics of the probabilities on the test set, one a row, with their meaning."""
+    """Return the metrics of the probabilities on the test set, one a row, with their meaning; last what is accepted."""
     rows = []
-    for name, metric in scores.select(dataset=scores.test_set).items():
+    metrics = scores.select(dataset=scores.test_set)
+    if accepted := of_default_score(scores, scores.test_set).get(ACCEPTED):
+        metrics[ACCEPTED] = accepted
+    for name, metric in metrics.items():
         meaning = escape(words_of(name).meaning)
         title = f'<strong>{title_with_arrow(name)}</strong><small class="meaning">{meaning}</small>'
         rows.append((title, metric_cell(metric)))
@@ -58,7 +58,8 @@ def known_table(scores: Scores) -> str:
 def score_table(scores: Scores, *, dataset: str) -> str:
     """Return the metrics that rank by a score on one set, one row for each score."""
     chosen = [scores.select(dataset=dataset, score=score) for score in scores.given_scores]
-    names = list(dict.fromkeys(name for metrics in chosen for name in metrics))
+    # The threshold is of one score alone.
+    names = list(dict.fromkeys(name for metrics in chosen for name in metrics if name != ACCEPTED))
     header = ["score", *map(_head, names)]
     rows = []
     for score, metrics in zip(scores.given_scores, chosen, strict=True):
@@ -69,15 +70,27 @@ def score_table(scores: Scores, *, dataset: str) -> str:
     return table(header, rows)
 
 
-def ood_table(scores: Scores) -> str:
-    """Return the unknown sets side by side: detection by the default score, and how sure the model is of them."""
-    columns = (*DETECTION, "overconfidence_rate", "overconfidence_mean_confidence")
-    return _set_table(scores, "ood", columns)
+def ood_table(scores: Scores, *, role: str = "ood") -> str:
+    """Return the unknown sets side by side: detection by the default score, and how sure the model is of them.
+
+    Args:
+        role: `ood`, or `made` for those that were made.
+    """
+    columns = (*DETECTION, ACCEPTED, "overconfidence_rate", "overconfidence_mean_confidence")
+    return _set_table(scores, role, columns)
 
 
 def corrupted_table(scores: Scores) -> str:
     """Return the corrupted sets, their mean first."""
-    columns = ("accuracy", "nll", "ece_equal_width", "overconfidence_rate", "aurc", "auroc")
+    columns = (
+        "accuracy",
+        "nll",
+        "ece_equal_width",
+        "overconfidence_rate",
+        "aurc",
+        "auroc",
+        ACCEPTED,
+    )
     return _set_table(scores, "mean", columns) + (
         "<p>AUROC: how often a corrupted image looks less certain than a clean one.</p><details><summary>Every corrupted set</summary>"
         f"{_set_table(scores, 'corrupted', columns)}</details>"
@@ -86,8 +99,11 @@ def corrupted_table(scores: Scores) -> str:
 
 def _set_table(scores: Scores, role: str, columns: Sequence[str]) -> str:
     rows = []
+    found = {entry.name: of_default_score(scores, entry.name) for entry in scores.of_role(role)}
+    if not any(ACCEPTED in metrics for metrics in found.values()):
+        columns = [name for name in columns if name != ACCEPTED]
     for entry in scores.of_role(role):
-        metrics = _of_default_score(scores, entry.name)
+        metrics = found[entry.name]
         about = f'<small class="meaning">{entry.num_samples:,} samples</small>'
         title = f"<strong>{escape(entry.name)}</strong>{about}"
         rows.append((title, *(metric_cell(metrics.get(name)) for name in columns)))
@@ -97,27 +113,3 @@ def _set_table(scores: Scores, role: str, columns: Sequence[str]) -> str:
 def _head(name: str) -> str:
     """Return the title of a metric that says what it is where a pointer rests on it."""
     return f'<span title="{escape(words_of(name).meaning, quote=True)}">{title_with_arrow(name)}</span>'
-
-
-def _of_default_score(scores: Scores | SeedScores, dataset: str) -> dict[str, Any]:
-    """Return the metrics of one set: of the probabilities, and of the default score."""
-    ranked = scores.select(dataset=dataset, score=scores.default_score)
-    return {**ranked, **scores.select(dataset=dataset)}
-
-
-def text_rows(scores: Scores | SeedScores) -> list[tuple[str, str, str, str]]:
-    """Return set, metric, value and interval of what a person looks at first, for the terminal.
-
-    Of corrupted sets, which are many, it is the mean alone.
-    """
-    rows = []
-    for entry in scores.sets:
-        if entry.role == "corrupted":
-            continue
-        metrics = _of_default_score(scores, entry.name)
-        for name in (*DETECTION, "overconfidence_rate") if entry.role == "ood" else SUMMARY:
-            if metric := metrics.get(name):
-                value = write_value(name, metric.value)
-                interval = write_interval(name, metric.low, metric.high)
-                rows.append((entry.name, title_with_arrow(name), value, interval))
-    return rows

@@ -3,7 +3,19 @@
 import math
 from dataclasses import dataclass
 
-from lrformer.evaluation.scores import direction
+# Everything else that is measured is better when it is smaller.
+HIGHER_IS_BETTER = ("accuracy", "auroc", "aupr")
+# The share of a set that the run answers; more is better of the known, and less of the unknown.
+ACCEPTED = "accepted_at_threshold"
+# Figures that describe and do not judge: a model is not better for having more or less of them.
+DESCRIPTIVE = ("logit_norm", "overconfidence_mean_confidence", ACCEPTED)
+
+
+def direction(name: str) -> int:
+    """Return 1 for a metric of which more is better, -1 where less is, 0 where neither is."""
+    if name in DESCRIPTIVE:
+        return 0
+    return 1 if name.startswith(HIGHER_IS_BETTER) else -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +39,7 @@ WORDS = {
     "overconfidence_mean_confidence_when_wrong": MetricWords(title="Confidence when wrong", meaning="mean largest probability of the wrong ones", is_percent=True),
     "overconfidence_mean_confidence": MetricWords(title="Mean confidence", meaning="mean largest probability of all samples", is_percent=True),
     "logit_norm": MetricWords(title="Norm of the logits", meaning="mean length of the logit vector, the lever of overconfidence"),
+    "accepted_at_threshold": MetricWords(title="Accepted", meaning="share that is answered at the kept threshold; high is good of the known, low of the unknown", is_percent=True),
     "aurc": MetricWords(title="AURC", meaning="mean error rate as ever more uncertain samples are answered"),
     "auroc": MetricWords(title="AUROC", meaning="how often an unknown image is scored as less certain than a known one"),
     "aupr_ood_positive": MetricWords(title="AUPR (OOD+)", meaning="average precision of finding the unknown"),
