@@ -143,7 +143,10 @@ def test_unknown_sets_are_those_of_the_place_that_is_measured_and_none_is_said(r
     assert "Unknown data" not in whole.stdout
     part = invoke("evaluate", run, "--data", data / "train", "--no-report", *FAST)
     assert "ood-gray" not in part.stdout
-    assert "Unknown data: none was measured; name some by --ood.\n" in part.stdout
+    assert (
+        "Unknown data: none was measured; name some by --ood, or have some made for a first check by --ood made.\n"
+        in part.stdout
+    )
 
 
 def test_what_was_measured_is_kept_where_it_cannot_be_shown(run, place, tmp_path, monkeypatch):
@@ -339,3 +342,11 @@ def test_help_shows_an_example_and_defaults(command):
     assert result.exit_code == 0
     assert f"Example: lrformer {command}" in result.output
     assert "default:" in result.output
+
+
+def test_made_sets_are_shown_as_made_and_leave_the_unknown_unmeasured(run):
+    result = invoke("evaluate", run, "--ood", "made", "--no-report", *FAST)
+    assert result.exit_code == 0, result.output
+    assert [entry.role for entry in load_scores(run).sets] == ["id", *["made"] * 4]
+    assert "of images that were made, " in result.stdout
+    assert "Unknown data: none was measured; name some by --ood.\n" in result.stdout

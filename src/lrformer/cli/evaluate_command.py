@@ -30,8 +30,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="PLACE",
-            help="Unknown data: a set (svhn), a folder, FOLDER:SPLIT, or other-classes. Repeat for more. "
-            "Without it, what comes with the run's data.",
+            help="Unknown data: a set (svhn), a folder, FOLDER:SPLIT, other-classes, or made (outliers made of the test "
+            "images, which are no real unknown). Repeat for more. Without it, what comes with the run's data.",
             show_default=False,
         ),
     ] = None,
@@ -256,11 +256,19 @@ def _finish(results: "Results", folder: Path | None, *, report: bool, ood_option
     _show(text_title(results.scores), "value", text_rows(results.scores))
     _warn([results.scores])
     if not results.ood:
-        written.insert(0, f"Unknown data: none was measured; name some by {ood_option}.")
+        written.insert(
+            0, f"Unknown data: none was measured; name some by {ood_option}{_hint(results)}."
+        )
     written = [*text_lines(results.scores), *written]
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for line in written:
         console.print(line)
+
+
+def _hint(results: "Results") -> str:
+    """Return the end of a sentence that says what is left without unknown data; of points nothing can be made."""
+    can_be_made = bool(results.gallery.entries) and not results.scores.of_role("made")
+    return ", or have some made for a first check by --ood made" if can_be_made else ""
 
 
 def _warn(runs: "Sequence[Scores]") -> None:

@@ -20,6 +20,7 @@ from lrformer.data import (
 from lrformer.data.channels import match_channels
 from lrformer.data.folder_layout import LABELED_SPLITS, OOD_PREFIX, has_split_layout
 from lrformer.data.loading import WHOLE_TRAINING_SET, has_validation_split, is_image_folder
+from lrformer.evaluation.made_sets import MADE
 from lrformer.training import RunConfig, TrainConfig
 
 OTHER_CLASSES = "other-classes"
@@ -211,6 +212,11 @@ def check_unknown(data: str, spec: str) -> None:
     """Raise where an unknown set is named that is part of the data which a run was trained on."""
     if spec == OTHER_CLASSES:
         return
+    if spec == MADE:
+        raise ConfigError(
+            f"'{MADE}' outliers are no unknown data: `lrformer evaluate --ood {MADE}` makes them of a run's test images. A "
+            f"folder of that name is ./{MADE}."
+        )
     place, split = parse_place(spec)
     if place in DATASETS or data in DATASETS:
         is_own = place == data

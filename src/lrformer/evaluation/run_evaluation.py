@@ -15,6 +15,7 @@ from lrformer.core import ConfigError, choose_device, make_generator, to_record
 from lrformer.data import Split, corrupt_split
 from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.gallery import Gallery, pick_images
+from lrformer.evaluation.made_sets import MADE, made_sets
 from lrformer.evaluation.measure import evaluate
 from lrformer.evaluation.predict import DEFAULT_BATCH_SIZE, Advance, predict_batches
 from lrformer.evaluation.predictions import Predictions
@@ -102,6 +103,7 @@ def evaluate_run(
         run: a run or its folder.
         data: other labeled data to measure on, `photos/` or `photos/:val`; None is the test split of the run's own.
         ood: data sets or folders, `["svhn", "photos/", "mine:ood-faces"]`; None takes what comes with the run's data.
+            `made` stands for outliers made of the test images, which are kept apart from real unknown sets.
         corruptions: `["all"]`, `["fog", "gaussian_noise:3"]`.
         is_calibrated: False leaves the temperature out that was fitted on validation, as in the paper's tables.
         root: where prepared data are; that of the run by default.
@@ -118,8 +120,9 @@ def evaluate_run(
     if wanted and not test.is_image:
         raise ConfigError(f"{test.name} holds points, not images; only images can be corrupted.")
     # Everything is opened before anything is predicted: a wrong name must not cost the work before it.
+    making = made_sets(test) if MADE in specs else {}
     unknown: dict[str, Split] = {}
-    for spec in specs:
+    for spec in (spec for spec in specs if spec != MADE):
         check_unknown(run.config.train.data, spec)
         if data is not None:
             check_unknown(parse_place(data)[0], spec)
@@ -131,7 +134,9 @@ def evaluate_run(
             )
         unknown[name] = split
     seen = seen_part(run.config, test, data=data, root=root)
-    taken = [*unknown, *(f"{kind}-{severity}" for kind, severity in wanted)]
+    if clash := unknown.keys() & making.keys():
+        raise ConfigError(f"two OOD sets are named '{clash.pop()}'; give the folder another name.")
+    taken = [*unknown, *making, *(f"{kind}-{severity}" for kind, severity in wanted)]
     test = dataclasses.replace(test, name=known_name(test, data=data, taken=taken))
     settings = {
         "is_calibrated": is_calibrated,
@@ -144,6 +149,11 @@ def evaluate_run(
     for name, split in unknown.items():
         outside[name] = predict_run(run, split, name=name, is_labeled=False, **settings)
         gallery += pick_images(outside[name], split)
+    made: dict[str, Predictions] = {}
+    for name, make in making.items():
+        split = make()
+        made[name] = predict_run(run, split, name=name, is_labeled=False, **settings)
+        gallery += pick_images(made[name], split)
     corrupted = {}
     for kind, severity in wanted:
         shifted = corrupt_split(test, kind, severity=severity, device=run.device)
@@ -152,6 +162,7 @@ def evaluate_run(
     scores = evaluate(
         known,
         ood=outside,
+        made=made,
         corrupted=corrupted,
         # The threshold is of calibrated predictions; of others it would say nothing.
         rule=run.rule if is_calibrated else None,

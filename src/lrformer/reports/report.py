@@ -66,6 +66,8 @@ def render_report(results: Results, *, title: str) -> str:
         sections.append(("classes", "Class by class", class_section(scores)))
     if results.ood:
         sections.append(_unknown_section(results))
+    if scores.of_role("made"):
+        sections.append(_made_section(scores))
     if scores.of_role("corrupted"):
         sections.append(_corrupted_section(scores))
     if results.gallery.entries:
@@ -129,6 +131,22 @@ def _unknown_section(results: Results) -> Section:
     return "unknown", "Unknown data", content
 
 
+def _made_section(scores: Scores) -> Section:
+    details = "".join(
+        f"<h3>{escape(entry.name)}, by every score</h3>{score_table(scores, dataset=entry.name)}"
+        for entry in scores.of_role("made")
+    )
+    content = (
+        "<p>These sets are no real unknown data. They were made of the test images: their blocks shuffled, two of "
+        "different classes mixed, inverted; and of uniform noise. This is a first "
+        "check: what is noticed here need not be noticed elsewhere, and an inverted or shuffled image may still show its "
+        "class. By the default score, "
+        f"{escape(scores.default_score)}:</p>{ood_table(scores, role='made')}"
+        f"<details><summary>By every score</summary>{details}</details>"
+    )
+    return "made", "Made outliers", content
+
+
 def _corrupted_section(scores: Scores) -> Section:
     by_kind: dict[str, dict[int, str]] = {}
     for entry in scores.of_role("corrupted"):
@@ -173,11 +191,13 @@ def _image_section(results: Results) -> Section:
         "<h3>Most uncertain</h3><p>The test images that the model is least sure of, right or wrong. "
         "The largest uncertainty comes first.</p>" + uncertain
     )
-    for name, outside in results.ood.items():
-        grid = image_grid(results.gallery, dataset=outside.name, reason=CONFIDENT_STRANGER)
+    unknown = [(name, outside.name, "unknown") for name, outside in results.ood.items()]
+    made = [(entry.name, entry.name, "made") for entry in results.scores.of_role("made")]
+    for name, dataset, kind in unknown + made:
+        grid = image_grid(results.gallery, dataset=dataset, reason=CONFIDENT_STRANGER)
         if grid:
             parts.append(
-                f"<h3>Surest of the unknown: {escape(name)}</h3><p>The unknown images of which the model "
+                f"<h3>Surest of the {kind}: {escape(name)}</h3><p>The {kind} images of which the model "
                 f"is surest, whether the threshold lets them pass or not. The largest p comes first.</p>{grid}"
             )
     return "images", "Images to look at", "".join(parts)
