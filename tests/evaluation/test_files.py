@@ -34,6 +34,10 @@ def test_files_get_what_the_run_says_of_their_pixels_in_their_order(run, good, b
     ]
 
 
+def test_the_folder_of_a_run_will_do(run, good):
+    assert list(predict_files(run.path, good[:3])) == list(predict_files(run, good[:3]))
+
+
 def test_a_broken_file_is_a_row_with_its_error_and_the_others_are_as_without_it(
     run, good, tmp_path
 ):

@@ -14,7 +14,7 @@ from lrformer.core import ConfigError, LRFormerError, make_generator
 from lrformer.data import read_image
 from lrformer.data.folder_layout import images_below
 from lrformer.heads import Predictive
-from lrformer.training import Run
+from lrformer.training import Run, load_run
 
 DEFAULT_FILES_AT_A_TIME = 64
 MOST_READERS = 8
@@ -66,7 +66,7 @@ def find_files(places: Sequence[str]) -> list[Path]:
 
 
 def predict_files(
-    run: Run,
+    run: Run | str | os.PathLike[str],
     files: Iterable[str | Path],
     *,
     batch_size: int = DEFAULT_FILES_AT_A_TIME,
@@ -79,12 +79,15 @@ def predict_files(
     A file that cannot be read gives a row with its error; the others are not affected.
 
     Args:
+        run: or its folder.
         seed: of the draws of a sampling method.
         top: how many of the most probable classes are given.
         has_all_scores: whether every score is given, and not only that of the threshold.
     """
     if isinstance(files, str | os.PathLike):
         raise ConfigError(f"files ('{files}') must be a list of files; give ['{files}'].")
+    if not isinstance(run, Run):
+        run = load_run(run)
     if run.config.img_size is None:
         raise ConfigError(f"{run.path} was trained on points, not on images; it cannot read files.")
     if batch_size < 1:
@@ -137,9 +140,8 @@ def _read(run: Run, path: Path) -> np.ndarray:
     if any(character in str(path) for character in GLOB_CHARACTERS) and not path.exists():
         raise ConfigError(f"{path}: no file matches this pattern.")
     config = run.config
-    size = (
-        config.img_size if config.is_scaled_as_files else None
-    )  # else on the device, as in training
+    # Otherwise on the device, as in training.
+    size = config.img_size if config.is_scaled_as_files else None
     return read_image(path, image_size=size, channels=config.channels)
 
 

@@ -8,6 +8,7 @@
 - `log.jsonl`: one line for each epoch. `state/`: what an unfinished run needs to go on.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +184,7 @@ def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Ten
     return fit_square((raw.permute(0, 3, 1, 2).float() / 255 - mean) / std, config.img_size)
 
 
-def load_run(path: str | Path, *, device: torch.device | str = "cpu") -> Run:
+def load_run(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Run:
     """Return the finished run in the folder `path`, ready to predict on `device`.
 
     Raises:
