@@ -115,6 +115,44 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path, write_folder, monkeypatch)
     assert len(load_dataset(folder, root=tmp_path / "c")) == 4
 
 
+@pytest.mark.parametrize("corrupt", ["0.png", "2.png"])
+def test_files_of_other_channels_have_their_way_out_beside_a_corrupt_one(
+    tmp_path, write_folder, write_image, corrupt
+):
+    folder = write_folder(tmp_path / "pets")
+    cats, dogs = folder / "train" / "cat", folder / "train" / "dog"
+    (cats / corrupt).write_text("not an image")
+    gray = write_image(cats / "9-gray.png", seed=50, mode="L")
+    clear = write_image(dogs / "9-clear.png", seed=51, mode="RGBA")
+    small = write_image(dogs / "9-small.png", seed=52, side=4)
+    first = cats / ("1.png" if corrupt == "0.png" else "0.png")
+    with pytest.raises(ConfigError) as refused:
+        load_dataset(folder, root=tmp_path / "c")
+    assert str(refused.value) == (
+        f"{cats / corrupt}: not a readable image; replace it or remove it. "
+        f"{small}: the image is 4x4 pixels but {first} is 8x8; pass image_size (--image-size) to scale them all. "
+        f"{gray}: the image has 1 channels but {first} has 3; pass channels=3 (--channels 3) to convert them all to RGB, "
+        f"or 1 to gray. These cannot be taken either: {clear}."
+    )
+    (cats / corrupt).unlink()
+    assert len(load_dataset(folder, root=tmp_path / "c", channels=3, image_size=8)) == 10
+
+
+def test_of_a_folder_in_which_nothing_can_be_read_the_first_files_are_looked_at(
+    tmp_path, write_folder, monkeypatch
+):
+    monkeypatch.setattr(file_split, "ROWS_AT_A_TIME", 3)
+    folder = write_folder(tmp_path / "pets")
+    for path in folder.rglob("*.png"):
+        path.write_text("not an image")
+    names = [str(folder / "train" / "cat" / f"{number}.png") for number in range(3)]
+    with pytest.raises(ConfigError) as refused:
+        load_dataset(folder, root=tmp_path / "c")
+    assert str(refused.value) == (
+        f"{names[0]}: not a readable image; replace it or remove it. These cannot be taken either: {names[1]}, {names[2]}."
+    )
+
+
 def test_a_class_that_may_not_be_read_is_not_called_empty(tmp_path, write_folder, monkeypatch):
     folder = write_folder(tmp_path / "pets")
     monkeypatch.setattr(folder_layout.os, "access", lambda path, _: path.name != "dog")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from jaxtyping import UInt8
 
 from lrformer.core import ConfigError
 from lrformer.data.cache import (
@@ -19,11 +20,11 @@ from lrformer.data.cache import (
     manifest_path,
     write_atomically,
 )
-from lrformer.data.image_file import read_image
+from lrformer.data.image_file import OtherChannelsError, UnreadableImageError, read_image
 from lrformer.data.preparation_lines import PreparationLines
 
 ROWS_AT_A_TIME = 512
-# An error names this many files besides the first.
+# An error names this many files besides the first, for each thing that is wrong.
 NUM_NAMED = 10
 
 
@@ -95,9 +96,7 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
     folder.mkdir(parents=True, exist_ok=True)
     manifest_path(folder, name).unlink(missing_ok=True)
     labels_path(folder, name).unlink(missing_ok=True)
-    first = read_image(
-        split.files[0], image_size=image_format.image_size, channels=image_format.channels
-    )
+    first_path, first = _first_readable(split.files, image_format)
     shape = (len(split.files), *first.shape)
     partial = images_path(folder, name).with_suffix(".npy.partial")
     progress = folder / f".{name}.progress.json"
@@ -110,7 +109,7 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
 
     def read(path: Path) -> np.ndarray | ConfigError:
         try:
-            return _read_like(first, split.files[0], path, image_format)
+            return _read_like(first, first_path, path, image_format)
         except ConfigError as error:
             return error
 
@@ -140,9 +139,37 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
     progress.unlink(missing_ok=True)
 
 
+def _first_readable(
+    files: tuple[Path, ...], image_format: ImageFormat
+) -> tuple[Path, UInt8[np.ndarray, "height width channel"]]:
+    """Return the first file that can be taken, with its image: the others have to be like it.
+
+    Raises:
+        ConfigError: where none of the first block can be.
+    """
+    wrong: list[ConfigError] = []
+    for path in files[:ROWS_AT_A_TIME]:
+        try:
+            return path, read_image(
+                path, image_size=image_format.image_size, channels=image_format.channels
+            )
+        except ConfigError as error:
+            wrong.append(error)
+    raise ConfigError(_describe(wrong)) from wrong[0]
+
+
 def _describe(wrong: list[ConfigError]) -> str:
-    """Return what is wrong with the first file, and the names of the others."""
-    said, *others = map(str, wrong)
+    """Return what is wrong: for every reason the first file in full, and the names of the others."""
+    by_reason: dict[type, list[str]] = {}
+    for error in wrong:
+        by_reason.setdefault(type(error), []).append(str(error))
+    # What an option helps with comes last, where it is read.
+    order = (UnreadableImageError, ConfigError, OtherChannelsError)
+    return " ".join(_describe_reason(by_reason[kind]) for kind in order if kind in by_reason)
+
+
+def _describe_reason(texts: list[str]) -> str:
+    said, *others = texts
     if not others:
         return said
     names = [text.split(": ", 1)[0] for text in others]
@@ -186,9 +213,9 @@ def _read_like(
     """Return an image that has the shape of the first, or raise with both names."""
     image = read_image(path, image_size=image_format.image_size, channels=image_format.channels)
     if image.shape[2] != first.shape[2]:
-        raise ConfigError(
+        raise OtherChannelsError(
             f"{path}: the image has {image.shape[2]} channels but {first_path} has "
-            f"{first.shape[2]}; pass channels=1 or channels=3 (--channels) to convert them all."
+            f"{first.shape[2]}; pass channels=3 (--channels 3) to convert them all to RGB, or 1 to gray."
         )
     if image.shape != first.shape:
         raise ConfigError(

@@ -27,6 +27,14 @@ NUMBERS = frozenset({"I", "F"})
 MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
 
 
+class UnreadableImageError(ConfigError):
+    """A file is no image that can be decoded: nothing but another file helps."""
+
+
+class OtherChannelsError(ConfigError):
+    """An image has other channels than are taken as they are: they can be converted."""
+
+
 def is_image_file(path: Path) -> bool:
     """Return whether the name says that this is an image."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
@@ -52,9 +60,11 @@ def read_image(
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such file.") from error
     except UnidentifiedImageError as error:
-        raise ConfigError(f"{path}: not a readable image; replace it or remove it.") from error
+        raise UnreadableImageError(
+            f"{path}: not a readable image; replace it or remove it."
+        ) from error
     except Exception as error:  # decoders raise whatever they meet in a broken file
-        raise ConfigError(
+        raise UnreadableImageError(
             f"{path}: not a readable image ({error}); replace it or remove it."
         ) from error
     if image.mode in NUMBERS:
@@ -68,7 +78,7 @@ def read_image(
     if channels is None:
         channels = found
     if channels not in MODE_OF_CHANNELS:
-        raise ConfigError(
+        raise OtherChannelsError(
             f"{path}: the image has mode {image.mode}, {found or 'an unknown number of'} channels; "
             "1 (gray) or 3 (RGB) are expected. Pass channels=3 (--channels 3) to convert every image to RGB."
         )
