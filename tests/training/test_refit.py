@@ -318,6 +318,23 @@ def test_a_difference_is_a_setting_and_never_an_empty_group_of_them(source):
     assert found == ("data", "digits", "two_moons")
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"data": "cifar10", "method": "sngp", "model": "auto"}, ("data", "digits", "cifar10")),
+        ({"method": "sngp", "model": "auto"}, ("method", "lrformer", "sngp")),
+        ({"model": "lrformer_tiny"}, ("model", "lrformer_digits", "lrformer_tiny")),
+        ({}, ("model_overrides.patch_size", None, 4)),
+    ],
+)
+def test_what_follows_from_data_method_or_model_is_named_after_them(source, changes, found):
+    there = load_run(source).config
+    here = dataclasses.replace(
+        there.train, **changes, model_overrides={**there.train.model_overrides, "patch_size": 4}
+    )
+    assert first_difference(there, dataclasses.replace(there, train=here)) == found
+
+
 @pytest.mark.parametrize("name", ["decision.json", "posterior.safetensors"])
 @pytest.mark.parametrize("overrides", [FITTED, {}], ids=["fitted", "trained"])
 def test_what_is_missing_of_a_finished_run_is_fitted_to_its_weights_again(

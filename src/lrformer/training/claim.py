@@ -14,6 +14,8 @@ from lrformer.training.run_config import CONFIG_FILE, RunConfig, read_run_config
 # Data may move; what they are is compared by class names, statistics and the digest of their files.
 MOVABLE = frozenset({"train.root"})
 PLACES = frozenset({"train.data", "train.start"})
+# Others may follow from these: a size of patches from the data.
+SAID_FIRST = ("train.data", "train.method", "train.model")
 FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest", "scales_files"})
 # Not known of every run: points have none, nor has a run from before it was kept.
 OPTIONAL = frozenset({"data_digest", "scales_files"})
@@ -113,7 +115,7 @@ def first_difference(there: RunConfig, here: RunConfig) -> tuple[str, Any, Any] 
     before, now = _flat(to_record(there)), _flat(to_record(here))
     moved = {"train.data"} if have_moved(there, here) else set()
     # What the user wrote first, in the order of the fields, and what followed from it after.
-    order = {name: place for place, name in enumerate([*now, *before])}
+    order = {name: place for place, name in enumerate(dict.fromkeys([*SAID_FIRST, *now, *before]))}
     names = sorted(
         {*before, *now} - MOVABLE - moved,
         key=lambda name: (not name.startswith("train."), name in OPTIONAL, order[name]),
