@@ -43,6 +43,20 @@ def test_a_run_is_fitted_anew_and_its_worth_is_said_in_one_line(source, tmp_path
     assert again.output == result.stdout
 
 
+def test_the_threshold_may_have_another_score_and_accept_another_share(source, tmp_path):
+    result = invoke(
+        source, "--out", tmp_path / "one", "--true-positive-rate", 0.7, "--score", "msp"
+    )
+    assert result.exit_code == 0, result.output
+    assert "msp threshold" in result.stdout
+    decision = load_run(tmp_path / "one").decision
+    assert (decision.score, decision.true_positive_rate) == ("msp", 0.7)
+    result = invoke(tmp_path / "one", "--out", tmp_path / "two", *FACTOR)
+    assert load_run(tmp_path / "two").decision.score == "msp"
+    result = invoke(source, "--out", tmp_path / "three", "--score", "chosen")
+    assert re.search(r"score '(\w+)' finds outliers .* \1 threshold", result.output, re.DOTALL)
+
+
 def test_prepared_data_may_have_moved_and_a_refitted_run_may_be_refitted(source, tmp_path):
     moved = tmp_path / "moved"
     assert invoke(source, "--out", tmp_path / "new", *LONG, "--root", moved).exit_code == 0
@@ -90,6 +104,16 @@ def test_of_data_that_have_moved_the_place_is_named_and_their_content_is_compare
         (["RUN", "--method-option", "spectral_bound=abc"], "must be a number, or null"),
         (["RUN", "--method-option", "head=gp"], "method_overrides.head is 'fitted' there and 'gp'"),
         (["RUN", "--method-option", "spectral_bound=3"], "spectral_bound is None there and 3 here"),
+        (
+            ["RUN", "--method-option", "true_positive_rate=0.99"],
+            "true_positive_rate is no setting of the method; give it as --true-positive-rate 0.99.",
+        ),
+        (["RUN", "--method-option", "score=energy"], "give it as --score energy."),
+        (["RUN", "--true-positive-rate", "99"], "at most 1; 0.99 accepts 99%"),
+        (["RUN", "--true-positive-rate", "0"], "must be above 0"),
+        (["RUN", "--true-positive-rate", "0.95"], "no setting differs from those of"),
+        (["RUN", "--score", "enrgy"], "Did you mean 'energy'"),
+        (["RUN", "--score", "kernel_distance"], "is not given by method 'lrformer' with these"),
         (["nowhere", "--method-option", "length_scale=4"], "nowhere is not the folder of a run"),
         (["RUN", *LONG, "--device", "gpu"], "device"),
         (["RUN"], "no setting differs from those of"),

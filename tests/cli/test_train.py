@@ -113,6 +113,31 @@ def test_a_recipe_of_fewer_epochs_has_a_warm_up_that_fits(
     assert [config.warmup_epochs for config in asked] == [pytest.approx(warmup)]
 
 
+@pytest.mark.parametrize("options", [(), ("--recipe", "best")])
+def test_the_score_and_the_accepted_share_of_the_threshold_have_options(
+    tmp_path, monkeypatch, options
+):
+    asked: list[TrainConfig] = []
+
+    def refuse(config: TrainConfig, *_: object, **__: object) -> None:
+        asked.append(config)
+        raise ConfigError("not here")
+
+    monkeypatch.setattr(training, "train", refuse)
+    for more in ((), ("--true-positive-rate", ".99", "--score", "chosen")):
+        assert run_main(monkeypatch, "digits", *options, *more, "--out", tmp_path) == 2
+    assert [(config.true_positive_rate, config.score) for config in asked] == [
+        (0.95, None),
+        (0.99, "chosen"),
+    ]
+
+
+def test_what_has_an_option_of_its_own_is_no_option_of_the_method(tmp_path, monkeypatch, capsys):
+    words = ["--method-option", "true_positive_rate=0.99", "--out", tmp_path / "run"]
+    assert run_main(monkeypatch, "digits", *words) == 2
+    assert "give it as --true-positive-rate 0.99" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "decay"), [((), 0.999), (("--ema", "0"), None), (("--ema", ".5"), 0.5)]
 )

@@ -105,6 +105,7 @@ def test_predictions_are_finite_and_probabilities_sum_to_one(method: str, backbo
     assert torch.allclose(predictive.probs.sum(-1), torch.ones(12), atol=1e-5)
     assert predictive.probs.min() >= 0
     assert model.default_score in predictive.scores
+    assert model.scores == predictive.scores
     for score in predictive.scores:
         assert predictive.uncertainty(score).isfinite().all(), score
     assert not any(part.requires_grad for part in tensors(predictive))

@@ -8,9 +8,9 @@ import pytest
 from lrformer.metrics import seed_interval
 from lrformer.recipes import ablation, attentions, main_table, plan_runs
 from lrformer.recipes.matched_accuracy import match_accuracy
-from lrformer.recipes.score_choice import choose_score
 from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_summary import runs_of, summarize, variants
+from lrformer.training.score_choice import choose_score
 from tests.recipes.made_table import made_run
 
 TABLE = ablation()

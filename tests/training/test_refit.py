@@ -280,11 +280,11 @@ def test_the_posterior_of_a_process_that_was_trained_may_be_another(tmp_path, me
     assert refitted == anew
 
 
-def test_a_method_without_a_process_has_nothing_to_fit_anew(tmp_path):
+def test_a_method_without_a_process_has_no_more_than_a_threshold_to_fit_anew(tmp_path):
     plain = config({}, method="deterministic", epochs=1)
     train(plain, tmp_path / "source", runtime=QUIET)
     asked = dataclasses.replace(plain, seed=1)
-    with pytest.raises(ConfigError, match="acts after it is nothing with this method"):
+    with pytest.raises(ConfigError, match="acts after it is score, true_positive_rate; everything"):
         refit(asked, tmp_path / "out", tmp_path / "source")
 
 

@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from lrformer.cli.train_command import parse_options, report_run
+from lrformer.cli.train_command import (
+    OWN_OPTIONS,
+    Score,
+    TruePositiveRate,
+    given,
+    parse_method_options,
+    report_run,
+)
 
 
 def refit(
@@ -19,6 +26,8 @@ def refit(
             help="Of the method's config, of what acts after training; repeatable.",
         ),
     ] = None,
+    true_positive_rate: TruePositiveRate = None,
+    score: Score = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -52,13 +61,14 @@ def refit(
         root=root or there.root,
         method_overrides={
             **there.method_overrides,
-            **parse_options(method_option, "--method-option"),
+            **parse_method_options(method_option),
         },
+        **given(true_positive_rate=true_positive_rate, score=score),
     )
-    if config.method_overrides == there.method_overrides:
+    if dataclasses.replace(config, data=there.data, root=there.root) == there:
         raise ConfigError(
             f"no setting differs from those of {place}, and the new run would be the same; name one with "
-            "--method-option NAME=VALUE."
+            f"--method-option NAME=VALUE, or with {' or '.join(OWN_OPTIONS.values())}."
         )
     if data is None and there.data not in DATASETS and not Path(there.data).expanduser().is_dir():
         raise ConfigError(

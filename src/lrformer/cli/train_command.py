@@ -27,6 +27,22 @@ AUGMENTATIONS = {
         "cutmix_alpha": 1.0,
     },
 }
+# Settings of the run, and not of its method, by the option that they have.
+OWN_OPTIONS = {"true_positive_rate": "--true-positive-rate", "score": "--score"}
+TruePositiveRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of validation inputs that the threshold accepts.", show_default="0.95"
+    ),
+]
+Score = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the threshold: entropy, energy, msp, variance, ..., or chosen: the one that finds outliers made of "
+        "validation images best.",
+        show_default="the method's own",
+    ),
+]
 EPILOG = (
     "Example: lrformer train digits --method lrformer --out runs/digits --epochs 30. "
     "Run the same command again after any interruption: it goes on where it stopped."
@@ -153,6 +169,8 @@ def train(
     val_fraction: Annotated[
         float | None, typer.Option(help="Cut off for validation.", show_default="0.1")
     ] = None,
+    true_positive_rate: TruePositiveRate = None,
+    score: Score = None,
     root: Annotated[
         str | None,
         typer.Option(help="Where prepared data are kept.", show_default="~/.cache/lrformer"),
@@ -195,7 +213,7 @@ def train(
     overrides = {**config.model_overrides, **parse_options(model_option, "--model-option")}
     named = {"attention": attention, "alpha": alpha}
     overrides |= {name: value for name, value in named.items() if value is not None}
-    optimization = _given(
+    optimization = given(
         name=optimizer,
         lr=lr,
         weight_decay=weight_decay,
@@ -211,12 +229,12 @@ def train(
         model_overrides=overrides,
         method_overrides={
             **config.method_overrides,
-            **parse_options(method_option, "--method-option"),
+            **parse_method_options(method_option),
         },
         optimizer=dataclasses.replace(config.optimizer, **optimization),
         pretrained=pretrained,
         seed=seed,
-        **_given(
+        **given(
             model=model,
             start=start,
             batch_size=batch_size,
@@ -229,6 +247,8 @@ def train(
             channels=channels,
             classes=_classes(classes),
             val_fraction=val_fraction,
+            true_positive_rate=true_positive_rate,
+            score=score,
             root=root,
             precision=precision,
         ),
@@ -259,7 +279,7 @@ def _begin(recipe: str | None, data: str, method: str | None) -> "TrainConfig":
     return create_experiment(recipe, data=data, method=method).config
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """Return the options that the user wrote."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -274,6 +294,18 @@ def parse_options(pairs: list[str] | None, flag: str) -> dict[str, Any]:
         if not equals or not name:
             raise ConfigError(f"{flag} '{pair}' must be NAME=VALUE, such as depth=6.")
         parsed[name] = _value(text)
+    return parsed
+
+
+def parse_method_options(pairs: list[str] | None) -> dict[str, Any]:
+    """Return the settings of a method; what is none of them, and has an option of its own, is said to have one."""
+    from lrformer.core import ConfigError
+
+    parsed = parse_options(pairs, "--method-option")
+    for name in parsed.keys() & OWN_OPTIONS.keys():
+        raise ConfigError(
+            f"{name} is no setting of the method; give it as {OWN_OPTIONS[name]} {parsed[name]}."
+        )
     return parsed
 
 

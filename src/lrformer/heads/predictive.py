@@ -68,7 +68,8 @@ class Predictive:
     @property
     def scores(self) -> tuple[str, ...]:
         """Return the names of the scores that this prediction can give."""
-        return tuple(name for name, score in SCORES.items() if score.is_given(self))
+        has = frozenset(name for name, value in vars(self).items() if value is not None)
+        return scores_from(has)
 
     def uncertainty(self, score: str = "entropy") -> Float[Tensor, " b"]:
         """Return the named score for each input, oriented so that larger is more uncertain.
@@ -76,7 +77,7 @@ class Predictive:
         Raises:
             ConfigError: when the score is unknown or needs what this prediction does not have.
         """
-        if score not in SCORES or not SCORES[score].is_given(self):
+        if score not in self.scores:
             rule = (
                 "is unknown" if score not in SCORES else f"needs {' or '.join(SCORES[score].needs)}"
             )
@@ -85,10 +86,10 @@ class Predictive:
             )
         return SCORES[score].compute(self)
 
-    def to(self, device: torch.device | str) -> "Predictive":
-        """Return the same prediction on `device`."""
+    def to(self, place: torch.device | str | torch.dtype) -> "Predictive":
+        """Return the same prediction on another device, or in another precision."""
         moved = {
-            field.name: value.to(device)
+            field.name: value.to(place)
             for field in fields(self)
             if (value := getattr(self, field.name)) is not None
         }
@@ -120,9 +121,10 @@ class Score:
     compute: Callable[[Predictive], Tensor]
     needs: tuple[str, ...] = ("logits",)
 
-    def is_given(self, predictive: Predictive) -> bool:
-        """Return whether `predictive` has a field that the score needs."""
-        return any(getattr(predictive, field) is not None for field in self.needs)
+
+def scores_from(has: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of the scores that a prediction with these fields gives: one that a score needs is enough."""
+    return tuple(name for name, score in SCORES.items() if not has.isdisjoint(score.needs))
 
 
 def entropy(log_probs: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:

@@ -12,6 +12,7 @@ from lrformer.core import ConfigError, UnsupportedModelError
 from lrformer.core.modes import evaluating
 from lrformer.core.processes import gather_rows, join_rows
 from lrformer.heads import LinearHead, Predictive
+from lrformer.heads.predictive import scores_from
 
 BackboneFactory = Callable[[], nn.Module]
 Loader = Iterable[Any]
@@ -54,6 +55,16 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
         """Return the logits, without posterior."""
+
+    @property
+    def predicted_fields(self) -> frozenset[str]:
+        """The fields of a `Predictive` that a prediction has."""
+        return frozenset({"logits"})
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Return the names of the scores that a prediction can give."""
+        return scores_from(self.predicted_fields)
 
     @property
     def predicts_by_logits(self) -> bool:

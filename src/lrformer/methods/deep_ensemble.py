@@ -70,6 +70,11 @@ class DeepEnsemble(Method):
         self._stacked: dict[int, tuple[list[tuple[int, int]], tuple[dict, dict]]] = {}
 
     @property
+    def predicted_fields(self) -> frozenset[str]:
+        """The fields of a `Predictive` that a prediction has."""
+        return super().predicted_fields | {"samples"}
+
+    @property
     def num_stages(self) -> int:
         """The number of members."""
         return len(self.members)

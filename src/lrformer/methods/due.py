@@ -91,6 +91,11 @@ class DUE(BackboneMethod):
         """Whether the inducing points are missing: `prepare` sets them, training fits them."""
         return not self.head.is_initialized
 
+    @property
+    def predicted_fields(self) -> frozenset[str]:
+        """The fields of a `Predictive` that a prediction has."""
+        return super().predicted_fields | {"variance", "samples"}
+
     def prepare(self, loader: Loader) -> None:
         """Choose inducing points by k-means and the length-scale by the mean distance of features."""
         # In the mode of training: batch norm has no statistics of its own yet.

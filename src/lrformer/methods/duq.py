@@ -61,6 +61,11 @@ class DUQ(BackboneMethod):
         )
 
     @property
+    def predicted_fields(self) -> frozenset[str]:
+        """The fields of a `Predictive` that a prediction has."""
+        return super().predicted_fields | {"distances"}
+
+    @property
     def predicts_by_logits(self) -> bool:
         """Whether the most probable class of a prediction is that of the largest logit of `forward`."""
         return True

@@ -56,6 +56,15 @@ class GaussianProcessMethod(BackboneMethod):
         return self.gp is None or self.gp.config.keeps_class_of_mean
 
     @property
+    def predicted_fields(self) -> frozenset[str]:
+        """The fields of a `Predictive` that a prediction has."""
+        has = super().predicted_fields
+        if self.gp is None:
+            return has
+        is_sampled = self.gp.config.approximation == "monte_carlo"
+        return has | {"variance"} | ({"samples"} if is_sampled else set())
+
+    @property
     def needs_posterior(self) -> bool:
         """Whether the covariance is missing or stale."""
         return self.gp is not None and not self.gp.is_fitted

@@ -71,6 +71,11 @@ class MCDGP(GaussianProcessMethod):
         """No: a mean over dropout masks decides."""
         return False
 
+    @property
+    def predicted_fields(self) -> frozenset[str]:
+        """The fields of a `Predictive` that a prediction has."""
+        return super().predicted_fields | {"samples"}
+
     def features(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b e"]:
         """Return what the head sees, after the dropout of the features."""
         return self.head_drop(self.backbone(x))

@@ -17,11 +17,12 @@ from lrformer.recipes.jobs import Job, run_jobs
 from lrformer.recipes.moons import GRID_SHAPE, NUM_POINTS
 from lrformer.recipes.moons_run import MoonsRun, log_path, run_moons
 from lrformer.recipes.point_training import PointTraining
-from lrformer.recipes.score_choice import choose_score, find_outliers
+from lrformer.recipes.score_choice import find_outliers
 from lrformer.reports import write_report
 from lrformer.training import OptimizerConfig, TrainConfig, load_run
 from lrformer.training.atomic_files import check_writable, write_json
 from lrformer.training.run_folder import LOG_FILE
+from lrformer.training.score_choice import choose_score
 
 PLAIN, OURS, MOONS = "plain transformer", "LRFormer", "two moons"
 KNOWN_DIGITS = (0, 1, 2, 3, 4)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrformer.metrics import SeedInterval, seed_interval
-from lrformer.recipes.score_choice import choose_score
 from lrformer.recipes.table import CHOSEN_SCORE, Column, Printed, Table, TableRow, table_columns
 from lrformer.recipes.table_record import PROBABILITIES, TableRecord, TableRun, without_place
 from lrformer.training import TrainConfig
+from lrformer.training.score_choice import choose_score
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not significant"
 

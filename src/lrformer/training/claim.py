@@ -17,6 +17,8 @@ PLACES = frozenset({"train.data", "train.start"})
 # Others may follow from these: a size of patches from the data.
 SAID_FIRST = ("train.data", "train.method", "train.model")
 FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest", "scales_files"})
+# Act after training alone, with every method, so that a finished run can have others without being trained again.
+AFTER_TRAINING = ("score", "true_positive_rate")
 # Not known of every run: points have none, nor has a run from before it was kept.
 OPTIONAL = frozenset({"data_digest", "scales_files"})
 CLASSES = "train.classes"
@@ -96,9 +98,14 @@ def check_same(folder: Path, there: RunConfig, here: RunConfig) -> None:
                 f"{folder} belongs to a run on other data: {describe_change(*found)} Put them back to go on, or take "
                 "another folder for a new run."
             )
+        way_out = (
+            f" (lrformer refit gives a finished run another {name} in a new folder, without training)"
+            if name in AFTER_TRAINING
+            else ""
+        )
         raise ConfigError(
             f"{folder} belongs to a run with other settings: {name} is {before!r} there and {now!r} here. Give "
-            "the same settings to go on with it, or another folder for a new run."
+            f"the same settings to go on with it, or another folder for a new run{way_out}."
         )
 
 

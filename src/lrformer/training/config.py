@@ -8,6 +8,7 @@ from lrformer.core import ConfigError
 from lrformer.core.kinds import check_kinds
 from lrformer.core.registry import did_you_mean
 from lrformer.data import PLAIN, AugmentConfig
+from lrformer.heads.predictive import SCORES
 
 OPTIMIZERS = ("adamw", "sgd", "lamb", "muon")
 SCHEDULES = ("cosine", "steps")
@@ -18,6 +19,8 @@ WARMUP_SHARE = 0.1
 LARGEST_DEFAULT_BATCH = 128
 SMALLEST_DEFAULT_BATCH = 8
 LEAST_STEPS_PER_EPOCH = 32
+# In place of the name of a score: the one that finds outliers made of validation images best.
+CHOSEN_SCORE = "chosen"
 LARGEST_SEED = 2**63 - 1
 
 
@@ -126,6 +129,8 @@ class TrainConfig:
         precision: "auto" is bfloat16 on a GPU and float32 elsewhere; weights are always float32.
         seed: of the weights, the order, the augmentation and the validation cut.
         true_positive_rate: share of validation inputs that the kept threshold accepts.
+        score: by which the threshold tells known from unknown inputs; None is the method's own, "chosen" the one that
+            finds outliers made of validation images best.
     """
 
     data: str
@@ -151,6 +156,7 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     seed: int = 0
     true_positive_rate: float = 0.95
+    score: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "start"):
@@ -195,8 +201,10 @@ class TrainConfig:
             )
         if not 0 < self.true_positive_rate <= 1:
             raise ConfigError(
-                f"true_positive_rate ({self.true_positive_rate}) must be above 0 and at most 1."
+                f"true_positive_rate ({self.true_positive_rate}) must be above 0 and at most 1; 0.99 accepts 99%."
             )
+        if self.score is not None:
+            _check_choice("score", self.score, (*SCORES, CHOSEN_SCORE))
         if not 0 <= self.seed <= LARGEST_SEED:
             raise ConfigError(f"seed ({self.seed}) must lie in 0..{LARGEST_SEED}.")
         if self.warmup_epochs >= self.epochs:

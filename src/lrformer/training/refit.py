@@ -9,7 +9,7 @@ from lrformer.core import ConfigError
 from lrformer.heads import FittedGP
 from lrformer.methods import METHODS, Method
 from lrformer.training.atomic_files import read_tensors
-from lrformer.training.claim import FROM_DATA, describe_change, first_difference
+from lrformer.training.claim import AFTER_TRAINING, FROM_DATA, describe_change, first_difference
 from lrformer.training.config import TrainConfig
 from lrformer.training.metrics_file import is_finished, read_training
 from lrformer.training.run_config import RunConfig, read_run_config
@@ -53,10 +53,10 @@ def check_weights_of(folder: Path, config: RunConfig) -> None:
                 f"the weights of {folder} were trained on other data: {describe_change(*found)} Put them back, or train "
                 "anew."
             )
-        afterwards = ", ".join(sorted(_settings_after_training(there.train)))
+        afterwards = ", ".join(sorted(_settings_after_training(there.train) | {*AFTER_TRAINING}))
         raise ConfigError(
             f"the weights of {folder} cannot be taken: {name} is {before!r} there and {now!r} here, and acts in "
-            f"training. What acts after it is {afterwards or 'nothing with this method'}; everything else has to be "
+            f"training. What acts after it is {afterwards}; everything else has to be "
             "trained anew."
         )
 
@@ -87,6 +87,5 @@ def _settings_after_training(config: TrainConfig) -> frozenset[str]:
 
 def _without(config: TrainConfig, free: frozenset[str]) -> TrainConfig:
     kept = {name: value for name, value in config.method_overrides.items() if name not in free}
-    return dataclasses.replace(
-        config, method_overrides=kept, root=None, true_positive_rate=TrainConfig.true_positive_rate
-    )
+    usual = {name: getattr(TrainConfig, name) for name in AFTER_TRAINING}
+    return dataclasses.replace(config, method_overrides=kept, root=None, **usual)

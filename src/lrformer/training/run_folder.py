@@ -57,6 +57,7 @@ class Decision:
         score: name of the uncertainty, of the prediction after the temperature.
         threshold: inputs with a larger score count as out of distribution.
         true_positive_rate: share of the validation inputs that are accepted.
+        num_validation: how many validation inputs both were fitted to; runs from before it was kept have None.
     """
 
     temperature: float
@@ -64,6 +65,7 @@ class Decision:
     threshold: float
     true_positive_rate: float
     variance_slope: float = 0.0
+    num_validation: int | None = None
 
     def __post_init__(self) -> None:
         check_kinds(type(self), vars(self))

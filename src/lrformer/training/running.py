@@ -49,13 +49,13 @@ from lrformer.training.run_config import RunConfig, is_run, read_run_config
 from lrformer.training.run_folder import (
     MODEL_FILE,
     Run,
-    as_temperature,
     file_checksum,
     is_whole,
     load_run,
     save_method,
     write_decision,
 )
+from lrformer.training.score_choice import check_score, choose_score_of_run, describe_choice
 from lrformer.training.splits import (
     PlainLoader,
     check_augment,
@@ -73,7 +73,13 @@ from lrformer.training.start import (
     take_model_of_start,
 )
 from lrformer.training.state import remove_state, state_path
-from lrformer.training.validation import describe_predictions, fit_decision, predict_split
+from lrformer.training.validation import (
+    describe_predictions,
+    fit_decision,
+    fit_temperature_of,
+    predict_split,
+    rough_threshold,
+)
 
 SEED_STRIDE = 1_000_003
 
@@ -127,6 +133,7 @@ def train(
     seed_everything(config.seed)
     method, record, img_size = _create(config, train_split, known)
     check_length_scale(method, train_split)
+    check_score(config, method, val_split)
     _check_pieces(config, method)
     run_config = RunConfig(
         train=config,
@@ -216,6 +223,7 @@ def check_run(config: TrainConfig) -> Split:
     config = resolve(config, split)
     method, *_ = _create(config, split, None)
     check_length_scale(method, split)
+    check_score(config, method, split)
     _check_pieces(config, method)
     return split
 
@@ -291,12 +299,23 @@ def _finish(training: Training, source: Path | None) -> None:
     with training.uncompiled():
         choice = _fit_posterior(training)
         predictive, labels = predict_split(method, training.val_batches)
+        temperature = fit_temperature_of(method, predictive, labels)
+        found = choose_score_of_run(config, method, training.val_batches, predictive, temperature)
     decision = fit_decision(
-        method, predictive, labels, true_positive_rate=config.true_positive_rate
+        method,
+        predictive,
+        labels,
+        true_positive_rate=config.true_positive_rate,
+        score=config.score if found is None else found.score,
+        temperature=temperature,
     )
     if accelerator.is_main_process:
-        calibrated = as_temperature(decision)(predictive)
-        if as_temperature(decision).is_at_the_top:
+        calibrated = temperature(predictive)
+        if found is not None:
+            training.display.say(describe_choice(found))
+        if (warning := rough_threshold(decision, calibrated)) is not None:
+            training.display.say(warning)
+        if temperature.is_at_the_top:
             training.display.say(
                 f"warning: the temperature is {decision.temperature:.3g}, the end of its range: by its {len(labels):,} "
                 "validation samples the model is best told to be sure of nothing. Give it more data (--val-fraction), or "
@@ -323,6 +342,7 @@ def _finish(training: Training, source: Path | None) -> None:
                 **made,
                 "model": file_checksum(training.folder / MODEL_FILE),
                 **({} if choice is None else {"length_scale": to_record(choice)}),
+                **({} if found is None else {"score": to_record(found)}),
                 "validation": describe_predictions(predictive, labels),
                 "validation_calibrated": describe_predictions(calibrated, labels),
             },

@@ -11,7 +11,13 @@ from lrformer.core.modes import evaluating
 from lrformer.data import DeviceBatches
 from lrformer.heads import Predictive
 from lrformer.heads.predictive import concatenate
-from lrformer.methods import Method, fit_abstention, fit_temperature
+from lrformer.methods import (
+    AbstentionRule,
+    Method,
+    Temperature,
+    fit_abstention,
+    fit_temperature,
+)
 from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.metrics import (
     accuracy,
@@ -25,6 +31,8 @@ from lrformer.training.criterion import Criterion
 from lrformer.training.run_folder import Decision
 
 NUM_BINS = 15
+# Validation inputs above a threshold; fewer say little of where it should be.
+LEAST_ABOVE = 5
 
 
 @torch.no_grad()
@@ -73,14 +81,34 @@ def describe_predictions(predictive: Predictive, labels: Int[Tensor, " b"]) -> d
     }
 
 
-def fit_decision(
-    method: Method, predictive: Predictive, labels: Int[Tensor, " b"], *, true_positive_rate: float
-) -> Decision:
-    """Return temperature and threshold from validation predictions; the threshold is taken after the temperature."""
+def fit_temperature_of(
+    method: Method, predictive: Predictive, labels: Int[Tensor, " b"]
+) -> Temperature:
+    """Return the temperature from validation predictions of `method`, as its settings ask for it."""
     by_variance = isinstance(method, GaussianProcessMethod) and method.fits_temperature_by_variance
-    temperature = fit_temperature(predictive, labels, by_variance=by_variance)
+    return fit_temperature(predictive, labels, by_variance=by_variance)
+
+
+def fit_decision(
+    method: Method,
+    predictive: Predictive,
+    labels: Int[Tensor, " b"],
+    *,
+    true_positive_rate: float,
+    score: str | None = None,
+    temperature: Temperature | None = None,
+) -> Decision:
+    """Return temperature and threshold from validation predictions; the threshold is taken after the temperature.
+
+    Args:
+        score: of the threshold; None is the method's own.
+        temperature: one that was fitted to them before.
+    """
+    temperature = temperature or fit_temperature_of(method, predictive, labels)
     rule = fit_abstention(
-        temperature(predictive), score=method.default_score, true_positive_rate=true_positive_rate
+        temperature(predictive),
+        score=score or method.default_score,
+        true_positive_rate=true_positive_rate,
     )
     return Decision(
         temperature=temperature.value,
@@ -88,4 +116,22 @@ def fit_decision(
         score=rule.score,
         threshold=rule.threshold,
         true_positive_rate=true_positive_rate,
+        num_validation=len(labels),
+    )
+
+
+def rough_threshold(decision: Decision, calibrated: Predictive) -> str | None:
+    """Return a warning where few validation inputs lie above the threshold, so that little is known of it, or None."""
+    rule = AbstentionRule(score=decision.score, threshold=decision.threshold)
+    accepted = int(rule.accepts(calibrated).sum())
+    number = len(calibrated.logits)
+    if number - accepted >= LEAST_ABOVE:
+        return None
+    from scipy.stats import binomtest
+
+    interval = binomtest(accepted, number).proportion_ci(0.95, method="exact")
+    return (
+        f"warning: the threshold is rough, with {number - accepted} of {number:,} validation samples above it: asked for "
+        f"{100 * decision.true_positive_rate:.4g}% of known inputs, it may accept {interval.low:.1%} to {interval.high:.1%} of them "
+        "(95% interval). More validation samples make it finer (--val-fraction, or a larger val)"
     )
