@@ -4,10 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from lrformer.core import ConfigError
 from lrformer.data import Split, load_dataset
-from lrformer.data.outliers import OUTLIER_KINDS, check_outliers, make_noise, make_outliers
+from lrformer.data.outliers import (
+    OUTLIER_KINDS,
+    check_outliers,
+    make_input_outliers,
+    make_noise,
+    make_outliers,
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +60,18 @@ def test_a_mixed_image_is_halfway_to_one_of_another_class(digits):
     for row in range(5):
         is_partner = (np.abs(made[row] - (images[row] + images) // 2) == 0).all(axis=(1, 2, 3))
         assert (is_partner & (digits.y != digits.y[row])).any()
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "mixed"])
+def test_outliers_of_inputs_are_those_of_the_images_behind_them(digits, kind):
+    images = torch.from_numpy(np.array(digits.x)).permute(0, 3, 1, 2)
+    labels = torch.from_numpy(np.array(digits.y))
+    made = make_input_outliers(images.double(), labels, kind, seed=3)
+    assert made.dtype == torch.float64
+    expected = torch.from_numpy(make_outliers(digits, kind, seed=3).x).permute(0, 3, 1, 2)
+    assert torch.equal(made.floor().to(torch.uint8), expected)
+    with pytest.raises(ConfigError, match=r"kind \('inverted'\) must be 'shuffled' or 'mixed'"):
+        make_input_outliers(images.double(), labels, "inverted")
 
 
 def test_inverting_twice_gives_the_image_back(digits):

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 from lrformer.core import ConfigError, NotFittedError, UnsupportedModelError
 from lrformer.heads import FittedGP, RandomFeatureGP, RandomFeatureGPConfig
+from lrformer.metrics import detection_metrics
 from lrformer.training.posterior import PosteriorClassifier, find_classifier, fit_posterior
 from tests.methods.tiny import (
     NUM_CLASSES,
@@ -295,3 +296,101 @@ def test_an_epoch_forgets_a_sum_and_not_a_moving_average(momentum) -> None:
 def test_what_is_no_module_is_refused_by_its_kind() -> None:
     with pytest.raises(ConfigError, match=r"model \(a NoneType\) must be a module"):
         fit_posterior(None, digits()[0])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_classifier_that_was_wrapped_before_is_fitted_anew_and_not_wrapped_again() -> None:
+    method = small_method("deterministic").eval()
+    first = fit_posterior(method, loader(), config=SMALL)
+    again = fit_posterior(first, loader())
+    assert isinstance(again, PosteriorClassifier)
+    assert again.model is method
+    assert again.head.config == SMALL
+    other = dataclasses.replace(SMALL, ridge=2.0)
+    third = fit_posterior(again, loader(), config=other)
+    assert isinstance(third, PosteriorClassifier)
+    assert (third.model, third.head.config) == (method, other)
+
+
+def test_inputs_with_their_labels_are_no_batches() -> None:
+    pair = digits()[0].tensors
+    for model in (small_method("deterministic"), small_method("sngp"), _classifier()):
+        with pytest.raises(ConfigError, match=r"pair of tensors.* give \[\(X, y\)\], or a DataLo"):
+            fit_posterior(model, pair)
+    x = pair[0]
+    fit_posterior(_classifier(), (x[:300], x[300:]), config=SMALL)
+    fit_posterior(_classifier(), [pair], config=SMALL)
+
+
+def trained_classifier() -> nn.Module:
+    method = small_method("deterministic", lambda: TinyMLP(drop_rate=0.0))
+    fit(method, digits()[0], epochs=4)
+    return method.eval()
+
+
+def test_the_length_scale_of_a_classifier_is_the_one_that_finds_made_outliers_best() -> None:
+    _, test, unknown = digits()
+    known, seen = (test.tensors[0][:100], test.tensors[1][:100]), test.tensors[0][100:]
+    method = trained_classifier()
+    config = dataclasses.replace(SMALL, num_random_features=256)
+    plain = fit_posterior(method, loader(), config=config)
+    chosen = fit_posterior(method, loader(), config=config, validation=[known])
+    assert isinstance(chosen, PosteriorClassifier)
+    choice = chosen.length_scale_choice
+    assert choice is not None
+    assert f"{choice.length_scale:.3g}" == max(choice.tried, key=choice.tried.__getitem__)
+    assert chosen.head.config.length_scale == choice.length_scale != 2.0
+
+    def auroc(model) -> float:
+        scores = [model.predict(x).uncertainty("variance") for x in (seen, unknown)]
+        return detection_metrics(*scores).auroc
+
+    assert auroc(chosen) > auroc(plain) + 0.02
+    # What was chosen is that of a process which is made with it, and stays with the model.
+    set_to_it = dataclasses.replace(config, length_scale=choice.length_scale)
+    same = fit_posterior(method, loader(), config=set_to_it)
+    assert auroc(same) == pytest.approx(auroc(chosen), abs=0.03)
+    again = fit_posterior(chosen, loader())
+    assert isinstance(again, PosteriorClassifier)
+    assert again.head.config == chosen.head.config
+
+
+def test_a_length_scale_is_chosen_for_one_covariance_of_each_class_too() -> None:
+    test = digits()[1].tensors
+    config = dataclasses.replace(SMALL, likelihood="softmax")
+    model = fit_posterior(small_method("deterministic"), loader(), config=config, validation=[test])
+    assert isinstance(model, PosteriorClassifier)
+    assert model.length_scale_choice is not None
+    assert len(model.length_scale_choice.tried) == 9
+    assert model.head.posterior.precision.shape[0] == NUM_CLASSES
+
+
+@pytest.mark.parametrize(
+    ("validation", "message"),
+    [
+        (lambda x, y: [x], "validation must give pairs of images and labels; a batch is a Tensor"),
+        (lambda x, y: [{"x": x}], "a batch is a dict"),
+        (lambda x, y: [(x.flatten(1), y)], r"inputs of shape \(\d+, 64\) .* are made of images"),
+        (lambda x, y: [(x, y.float()[:, None])], r"labels of shape \(\d+, 1\)"),
+        (lambda x, y: (x, y), "validation is a pair of tensors"),
+        (lambda x, y: [], "validation is empty"),
+        (lambda x, y: [(x, torch.zeros_like(y))], "images of one class alone"),
+    ],
+)
+def test_validation_of_which_no_outliers_can_be_made_is_refused(validation, message) -> None:
+    given = validation(*digits()[1].tensors)
+    with pytest.raises(ConfigError, match=message):
+        fit_posterior(small_method("deterministic"), loader(), config=SMALL, validation=given)
+
+
+@pytest.mark.parametrize("build", [_method, _inside, lambda: small_method("mc_dropout")])
+def test_a_model_with_a_process_of_its_own_takes_no_validation(build) -> None:
+    with pytest.raises(ConfigError, match="validation chooses the length-scale of a classifier"):
+        fit_posterior(build(), loader(), validation=[digits()[1].tensors])
+
+
+def test_a_length_scale_on_another_scale_is_not_chosen() -> None:
+    config = RandomFeatureGPConfig(num_random_features=64)
+    with pytest.raises(ConfigError, match="'calibrate', and config has 'layer_norm'"):
+        fit_posterior(
+            small_method("deterministic"), loader(), config=config, validation=[digits()[1].tensors]
+        )

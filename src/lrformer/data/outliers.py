@@ -3,6 +3,9 @@
 import dataclasses
 
 import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from lrformer.core import ConfigError
 from lrformer.core.registry import did_you_mean
@@ -47,18 +50,41 @@ def check_outliers(split: Split, kind: str) -> None:
             f"{', '.join(OUTLIER_KINDS)}."
         )
     _check_images(split)
-    height, width = split.x.shape[1:3]
+    _check_possible(kind, split.x.shape[1:3], np.asarray(split.y))
+
+
+def _check_possible(kind: str, shape: tuple[int, ...], labels: Int[np.ndarray, " b"]) -> None:
+    height, width = shape
     if kind == "shuffled" and min(height, width) < NUM_BLOCKS:
         raise ConfigError(
             f"images of {height} x {width} pixels have no {NUM_BLOCKS} x {NUM_BLOCKS} blocks to move."
         )
-    if kind == "mixed" and len(np.unique(split.y)) < 2:
+    if kind == "mixed" and len(np.unique(labels)) < 2:
         raise ConfigError("images of one class alone cannot be mixed with those of another.")
 
 
 def _check_images(split: Split) -> None:
     if not split.is_image:
         raise ConfigError(f"{split.name} holds points, not images; outliers are made of images.")
+
+
+def make_input_outliers(
+    inputs: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"], kind: str, *, seed: int = 0
+) -> Float[Tensor, "b c h w"]:
+    """Return one unknown input for each image as a model takes it, `shuffled` or `mixed` as in `make_outliers`.
+
+    Not inverted: what the negative of a normalized image is depends on its mean and deviation.
+    """
+    images = inputs.permute(0, 2, 3, 1).float().cpu().numpy()
+    _check_possible(kind, images.shape[1:3], labels.cpu().numpy())
+    generator = np.random.default_rng(seed)
+    if kind == "shuffled":
+        made = _shuffle_blocks(images, generator)
+    elif kind == "mixed":
+        made = _mix_classes(images, labels.cpu().numpy(), generator)
+    else:
+        raise ConfigError(f"kind ('{kind}') must be 'shuffled' or 'mixed'.")
+    return torch.from_numpy(made).permute(0, 3, 1, 2).to(inputs)
 
 
 def _shuffle_blocks(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -85,4 +111,6 @@ def _mix_classes(
         others = np.flatnonzero(labels != label)
         own = labels == label
         partners[own] = generator.choice(others, int(own.sum()))
-    return ((images.astype(np.uint16) + images[partners]) // 2).astype(np.uint8)
+    if images.dtype == np.uint8:
+        return ((images.astype(np.uint16) + images[partners]) // 2).astype(np.uint8)
+    return (images + images[partners]) / 2

@@ -204,14 +204,32 @@ def inputs(loader: Loader, device: torch.device) -> Iterator[Tensor]:
         yield x.to(device, non_blocking=True)
 
 
-def check_repeatable(loader: Loader) -> None:
+def check_repeatable(loader: Loader, name: str = "loader") -> None:
     """Raise for a loader that can be gone through only once: what is fitted looks at the data twice."""
     if isinstance(loader, Iterator):
         raise ConfigError(
-            f"loader is a {type(loader).__name__}, which can be gone through only once; give a DataLoader or a list."
+            f"{name} is a {type(loader).__name__}, which can be gone through only once; give a DataLoader or a list."
         )
     if not isinstance(loader, Iterable):
-        raise ConfigError(f"loader ({loader!r}) must give batches; give a DataLoader or a list.")
+        raise ConfigError(f"{name} ({loader!r}) must give batches; give a DataLoader or a list.")
+    if _is_one_batch(loader):
+        raise ConfigError(
+            f"{name} is a pair of tensors, whose second would be taken for a batch of inputs; it must give batches: give "
+            "[(X, y)], or a DataLoader."
+        )
+
+
+def _is_one_batch(loader: Loader) -> bool:
+    """Return whether `loader` is inputs with their labels; two batches of inputs differ in their first axis alone."""
+    if not (isinstance(loader, tuple | list) and len(loader) == 2):
+        return False
+    x, y = loader
+    return (
+        isinstance(x, Tensor)
+        and isinstance(y, Tensor)
+        and x.shape[:1] == y.shape[:1]
+        and (x.ndim, x.is_floating_point()) != (y.ndim, y.is_floating_point())
+    )
 
 
 @torch.no_grad()

@@ -2,8 +2,10 @@
 
 import copy
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +22,8 @@ from lrformer.methods import LRFormer, Method
 from lrformer.methods.base import Loader, collect_features
 from lrformer.metrics import detection_metrics
 from lrformer.training.splits import validation_batches
+
+Head = TypeVar("Head", bound=RandomFeaturePosterior)
 
 # From an eighth of the length-scale that the config names to twice that, in steps of the root of two.
 FACTORS = tuple(2 ** (step / 2) for step in range(-6, 3))
@@ -80,6 +84,28 @@ def choose_length_scale(
         trained = collect_features(method, loader, limit=NUM_TRAINING_FEATURES)
         inside = _features(method, images, like=known)
         outside = [_features(method, make_outliers(images, kind), like=known) for kind in KINDS]
+    found = try_factors(gp, trained, inside, outside, add=lambda head, part: head.update(part))
+    best = best_factor(found, known.device)
+    gp.stretch(best)
+    start = gp.config.length_scale
+    return LengthScaleChoice(length_scale=start * best, tried=describe_tried(found, start))
+
+
+def try_factors(
+    head: Head,
+    trained: Float[Tensor, "n e"],
+    inside: Float[Tensor, "b e"],
+    outside: Sequence[Float[Tensor, "b e"]],
+    *,
+    add: Callable[[Head, Tensor], None],
+) -> dict[float, float]:
+    """Return for every factor on the length-scale of `head` how well its variance finds `outside` (AUPR, their mean).
+
+    Args:
+        trained: training features, the same in every process.
+        inside: features of validation inputs; `outside` has those of outliers made of them.
+        add: adds a batch of training features to the precision of a head.
+    """
     # A posterior is summed over the processes: each adds its own part, so that no input counts twice.
     is_shared = num_processes() > 1
     own = (
@@ -89,25 +115,28 @@ def choose_length_scale(
     )
     found: dict[float, float] = {}
     for factor in FACTORS:
-        tried = copy.deepcopy(gp)
+        tried = copy.deepcopy(head)
         tried.stretch(factor)
         with tried.posterior.frozen_pass():
             for part in own.split(FEATURES_AT_ONCE):
-                tried.update(part)
+                add(tried, part)
             tried.refresh()
         scores = _scores(tried, inside)
         found[factor] = fmean(
             detection_metrics(scores, _scores(tried, other)).aupr_ood_positive for other in outside
         )
-    # Of equally good ones the nearest to the config's.
+    return found
+
+
+def best_factor(found: Mapping[float, float], device: torch.device) -> float:
+    """Return the factor that found outliers best, of equally good ones the nearest to one; every process calls it."""
     best = max(found, key=lambda factor: (found[factor], -abs(math.log(factor))))
-    best = _agreed(best, known.device)
-    gp.stretch(best)
-    start = gp.config.length_scale
-    return LengthScaleChoice(
-        length_scale=start * best,
-        tried={f"{start * factor:.3g}": round(aupr, 6) for factor, aupr in found.items()},
-    )
+    return _agreed(best, device)
+
+
+def describe_tried(found: Mapping[float, float], start: float) -> dict[str, float]:
+    """Return what was found by the length-scale that it was found with."""
+    return {f"{start * factor:.3g}": round(aupr, 6) for factor, aupr in found.items()}
 
 
 def _features(method: LRFormer, split: Split, *, like: DeviceBatches) -> Float[Tensor, "b e"]:

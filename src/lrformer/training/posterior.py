@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from lrformer.core import ConfigError, UnsupportedModelError, make_generator
 from lrformer.core.modes import evaluating
-from lrformer.core.processes import gather_rows
+from lrformer.core.processes import gather_rows, num_processes
 from lrformer.heads import (
     DistanceReport,
     FittedGP,
@@ -24,6 +25,12 @@ from lrformer.heads import (
 from lrformer.interop.calibration import main_tensor
 from lrformer.methods import Method
 from lrformer.methods.base import BackboneMethod, Loader, check_repeatable, first_rows
+from lrformer.training.classifier_length_scale import (
+    check_choice,
+    choose_for_classifier,
+    read_known,
+)
+from lrformer.training.length_scale import NUM_TRAINING_FEATURES, LengthScaleChoice
 
 _NUM_KEPT_FEATURES = 1000
 _LABELS = frozenset({"label", "labels"})
@@ -33,7 +40,11 @@ Inputs = Shaped[Tensor, "b ..."] | Mapping[str, Tensor]
 
 
 def fit_posterior(
-    model: nn.Module, loader: Loader, *, config: RandomFeatureGPConfig | None = None
+    model: nn.Module,
+    loader: Loader,
+    *,
+    config: RandomFeatureGPConfig | None = None,
+    validation: Loader | None = None,
 ) -> nn.Module:
     """Return a model that predicts with a posterior fitted to the training data in `loader`.
 
@@ -43,8 +54,8 @@ def fit_posterior(
     2. A module with a `RandomFeatureGP` or `FittedGP` head somewhere inside gets that head fitted, in place.
     3. A classifier whose last layer is an `nn.Linear` (timm, transformers, ours, a deterministic
        method) is wrapped in a `PosteriorClassifier`: its forward pass and its accuracy stay, its features give a
-       variance, by which `predict` shrinks the logits. `config` belongs to this case; by default the length-scale is calibrated on
-       the features.
+       variance, by which `predict` shrinks the logits. One that was wrapped before is fitted anew, with the `config` that it
+       has unless another is given.
 
     `loader` gives batches of inputs, or of tuples that start with them, and is gone through twice. What a model takes
     by name, such as token ids and their mask, is a dict, in the second and third case; labels in it are left out.
@@ -53,6 +64,12 @@ def fit_posterior(
     The model comes back in evaluation mode: a pass in training mode says that it is trained on, and that its posterior
     is no longer that of its weights.
 
+    Args:
+        config: of the posterior in the third case; by default the length-scale is the median distance of features.
+        validation: in the third case batches of other images than those of `loader`, with their labels: the length-scale
+            is then the one, of nine, with which the variance finds outliers made of them best. `length_scale_choice` of
+            what is returned says what was tried.
+
     Raises:
         UnsupportedModelError: when the model is none of the three.
     """
@@ -60,6 +77,10 @@ def fit_posterior(
         raise ConfigError(
             f"model (a {type(model).__name__}) must be a module; of a run it is run.method."
         )
+    if isinstance(model, PosteriorClassifier):
+        model, config = model.model, config or model.head.config
+    elif validation is not None:
+        _check_takes_choice(model)
     if isinstance(model, Method) and not _is_softmax_method(model):
         return model.fit_posterior(loader).eval()
     heads = [m for m in model.modules() if isinstance(m, RandomFeatureGP | FittedGP)]
@@ -71,7 +92,13 @@ def fit_posterior(
             f"{type(model).__name__} has {len(heads)} Gaussian-process heads; fit each by itself "
             "with reset, update and refresh."
         )
-    return PosteriorClassifier(model, config).fit_posterior(loader).eval()
+    classifier = PosteriorClassifier(model, config)
+    if validation is not None:
+        choice = classifier.choose_length_scale(loader, validation)
+        chosen = replace(classifier.head.config, length_scale=choice.length_scale)
+        classifier = PosteriorClassifier(model, chosen)
+        classifier.length_scale_choice = choice
+    return classifier.fit_posterior(loader).eval()
 
 
 class PosteriorClassifier(nn.Module):
@@ -95,6 +122,7 @@ class PosteriorClassifier(nn.Module):
             config or RandomFeatureGPConfig(feature_scale="calibrate"),
         ).to(classifier.weight.device)
         self.distance: DistanceReport | None = None
+        self.length_scale_choice: LengthScaleChoice | None = None
         self.train(model.training)
 
     @property
@@ -129,7 +157,9 @@ class PosteriorClassifier(nn.Module):
         """Return self, with the scale calibrated and the precision summed over `loader`."""
         device = self.head.posterior.precision.device
         with evaluating(self):
-            kept = gather_rows(self._first_features(loader, device), device)
+            kept = gather_rows(
+                self._first_features(loader, device, limit=_NUM_KEPT_FEATURES), device
+            )
             self.head.share_features()
             if self.head.config.feature_scale == "calibrate":
                 self.head.calibrate(kept)
@@ -141,12 +171,41 @@ class PosteriorClassifier(nn.Module):
             self.distance = distance_report(self.head, kept, generator=make_generator(0, device))
         return self
 
-    def _first_features(self, loader: Loader, device: torch.device) -> list[Tensor]:
+    @torch.no_grad()
+    def choose_length_scale(self, loader: Loader, validation: Loader) -> LengthScaleChoice:
+        """Return the length-scale with which the variance finds outliers made of `validation` best, and what was tried.
+
+        The head is calibrated to the features of `loader` by that, and has to be fitted.
+        """
+        check_choice(self.head.config)
+        device = self.head.posterior.precision.device
+        known = read_known(validation, device)
+        layer = self.model.get_submodule(self.classifier_name)
+        weight = next(layer.parameters())
+
+        def add(head: RandomFeaturePosterior, features: Tensor) -> None:
+            logits = layer(features.to(weight.dtype))
+            head.posterior.update(head.random_features(features), logits)
+
+        with evaluating(self):
+            limit = NUM_TRAINING_FEATURES // num_processes()
+            kept = gather_rows(self._first_features(loader, device, limit=limit), device)
+            self.head.share_features()
+            self.head.calibrate(kept[:_NUM_KEPT_FEATURES])
+            return choose_for_classifier(
+                self.head,
+                kept,
+                known,
+                features=lambda x: self._features_and_logits(x)[0],
+                add=add,
+            )
+
+    def _first_features(self, loader: Loader, device: torch.device, *, limit: int) -> list[Tensor]:
         features = (
             self._features_and_logits(x, is_checked=index == 0)[0].float()
             for index, x in enumerate(_model_inputs(loader, device))
         )
-        return first_rows(features, _NUM_KEPT_FEATURES)
+        return first_rows(features, limit)
 
     def _check_classifier(self, logits: Tensor, output: Tensor) -> None:
         """Raise where the output of the layer is not that of the model: with two heads neither is the prediction."""
@@ -167,6 +226,16 @@ class PosteriorClassifier(nn.Module):
             features, logits = self._features_and_logits(x)
             phi = self.head.random_features(features)
             return self.head.predict_around(logits.to(phi.dtype), phi, generator)
+
+
+def _check_takes_choice(model: nn.Module) -> None:
+    """Raise for a model whose own process is fitted: its length-scale is set where it is made."""
+    has_process = any(isinstance(m, RandomFeaturePosterior) for m in model.modules())
+    if has_process or (isinstance(model, Method) and not _is_softmax_method(model)):
+        raise ConfigError(
+            f"validation chooses the length-scale of a classifier without a process of its own, and {type(model).__name__} is "
+            "none. Leave it out; runs of the method lrformer with head='fitted' choose theirs by choose_length_scale=True."
+        )
 
 
 def find_classifier(model: nn.Module) -> nn.Linear:
