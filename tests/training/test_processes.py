@@ -5,10 +5,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 
 from lrformer.data import SHIFT_AND_FLIP
-from lrformer.training import TrainConfig, train
+from lrformer.training import RuntimeConfig, TrainConfig, running, train
 from lrformer.training.journal import read_log
+from lrformer.training.processes import idle_gpus
 from tests.processes import run_together
 from tests.tolerance import assert_close
 from tests.training.interruption import interrupt, stop_at
@@ -30,6 +32,7 @@ CONFIG = small(
 FITTED = dataclasses.replace(
     CONFIG,
     epochs=1,
+    score="chosen",
     batch_size=16,  # more steps than lie between two saves
     method_overrides={
         "num_random_features": 32,
@@ -50,6 +53,37 @@ def run_process(rank: int, folder: Path, config: TrainConfig, last_step: int | N
         stop_at(pytest.MonkeyPatch(), last_step, interrupt)
     with nullcontext() if last_step is None else pytest.raises(KeyboardInterrupt):
         train(config, folder, runtime=OFTEN)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "num_processes", "is_said"),
+    [("cuda", 2, 1, True), ("cuda", 2, 2, False), ("cuda", 1, 1, False), ("cpu", 2, 1, False)],
+)
+def test_gpus_that_are_not_used_are_said(
+    monkeypatch, device: str, num_gpus: int, num_processes: int, is_said: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    hint = idle_gpus(torch.device(device), num_processes)
+    assert (hint is not None) == is_said
+    if hint is not None:
+        assert "using 1 of 2 GPUs" in hint
+        assert "torchrun --standalone --nproc-per-node 2 -m lrformer train" in hint
+
+
+def test_the_hint_is_said_by_a_training_and_not_by_a_finished_run(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def hint(device: torch.device, num_processes: int) -> str:
+        seen.append((device.type, num_processes))
+        return "using 1 of 9 GPUs"
+
+    monkeypatch.setattr(running, "idle_gpus", hint)
+    for _ in range(2):
+        train(small(PLAIN, epochs=1), tmp_path, runtime=RuntimeConfig(device="cpu"))
+    assert capsys.readouterr().err.count("using 1 of 9 GPUs\n") == 1
+    assert seen == [("cpu", 1)]
 
 
 @pytest.mark.parametrize("config", [CONFIG, FITTED], ids=["trained", "fitted"])

@@ -29,6 +29,17 @@ def start_accelerator(device: str) -> Any:
     return Accelerator(cpu=wanted == "cpu", mixed_precision="no")
 
 
+def idle_gpus(device: torch.device, num_processes: int) -> str | None:
+    """Return a hint where one process trains on a GPU beside others that are visible and not used, or None."""
+    number = torch.cuda.device_count() if device.type == "cuda" else 1
+    if num_processes > 1 or number < 2:
+        return None
+    return (
+        f"using 1 of {number} GPUs; to use all of them: torchrun --standalone --nproc-per-node {number} -m lrformer train ... "
+        "(CUDA_VISIBLE_DEVICES=0 says that one is meant)"
+    )
+
+
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
     """Return the dtype of the forward pass where it is not float32; the weights always are."""
     if precision == "auto":

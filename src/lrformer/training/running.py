@@ -38,7 +38,7 @@ from lrformer.training.metrics_file import (
     replace_metrics,
     update_metrics,
 )
-from lrformer.training.processes import start_accelerator
+from lrformer.training.processes import idle_gpus, start_accelerator
 from lrformer.training.refit import (
     check_weights_of,
     take_log,
@@ -194,6 +194,7 @@ def train(
         if source is None:
             if training.display.is_shown:
                 for warning in (
+                    idle_gpus(accelerator.device, accelerator.num_processes),
                     seen_validation(config, val_split, data_digest=train_split.digest),
                     doubled_validation(train_split, val_split),
                 ):
