@@ -20,6 +20,8 @@ from lrformer.methods import METHODS
 from lrformer.training import load_run
 from tests.evaluation.made_run import write_image_folder, write_run
 
+from lrformer.methods import METHODS, list_methods
+
 ROOT = Path(__file__).parent.parent
 PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -46,6 +48,15 @@ def test_every_file_that_the_paper_page_names_exists():
         if not (ROOT / name).exists() and not (ROOT / "src" / "lrformer" / name).exists()
     ]
     assert missing == []
+
+
+def test_every_method_has_its_own_score_in_the_table_of_methods():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    table = page[page.index("| name | backbone") :].split("\n\n")[0]
+    rows = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+    assert {row[0]: row[-1] for row in rows} == {
+        name: METHODS[name].default_score for name in list_methods()
+    }
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)

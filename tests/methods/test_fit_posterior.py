@@ -1,5 +1,7 @@
 import copy
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -352,6 +354,18 @@ def test_the_length_scale_of_a_classifier_is_the_one_that_finds_made_outliers_be
     again = fit_posterior(chosen, loader())
     assert isinstance(again, PosteriorClassifier)
     assert again.head.config == chosen.head.config
+
+
+@pytest.mark.filterwarnings("ignore:the variance carries no distance")  # pixels are no features
+def test_the_python_of_the_methods_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (block,) = (text for text in blocks if "fit_posterior(net" in text)
+    names = {"net": _classifier(), "train_loader": loader(), "val_loader": [digits()[1].tensors]}
+    exec(compile(block, "methods.md", "exec"), names)
+    model = names["model"]
+    assert isinstance(model, PosteriorClassifier)
+    assert model.head.config.length_scale == 0.5
 
 
 def test_a_length_scale_is_chosen_for_one_covariance_of_each_class_too() -> None:

@@ -1,5 +1,10 @@
 """The score and the rate of a run's threshold are what was asked for, and what is little known of it is said."""
 
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +25,7 @@ from lrformer.training.validation import rough_threshold
 from tests.methods.tiny import small_method
 from tests.training.small import PLAIN, QUIET, small, weights
 
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 SHOWN = RuntimeConfig(device="cpu")
 
 
@@ -39,6 +45,17 @@ def test_the_chosen_score_is_the_one_that_reproduce_and_demo_would_choose(chosen
     assert set(kept["tried"]) == set(run.method.scores) == set(found)
     assert kept["tried"]["energy"] == pytest.approx(np.mean([*found["energy"].values()]), abs=1e-6)
     assert max(kept["tried"], key=kept["tried"].__getitem__) == run.decision.score
+
+
+def test_the_python_of_the_training_page_refits_a_run(chosen, tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (block,) = (text for text in blocks if "weights_of" in text)
+    shutil.copytree(chosen, tmp_path / "runs" / "digits")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(block, PAGE.name, "exec"), names)
+    assert load_run(tmp_path / "runs" / "digits-99").decision.true_positive_rate == 0.99
+    assert names["run"].threshold > load_run(chosen).threshold
 
 
 def test_of_many_validation_images_a_part_is_enough(chosen, tmp_path, monkeypatch):
