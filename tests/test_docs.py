@@ -16,11 +16,9 @@ from lrformer.attention import ATTENTIONS, MultiheadSelfAttention
 from lrformer.core import ConfigError
 from lrformer.evaluation import predict_files
 from lrformer.evaluation.export import export
-from lrformer.methods import METHODS
+from lrformer.methods import METHODS, list_methods
 from lrformer.training import load_run
 from tests.evaluation.made_run import write_image_folder, write_run
-
-from lrformer.methods import METHODS, list_methods
 
 ROOT = Path(__file__).parent.parent
 PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
