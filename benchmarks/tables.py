@@ -17,6 +17,7 @@ import conversion_digits
 import performance_tables as performance
 from certified_tables import CERTIFIED_TABLES
 from due_variance import variance_table
+from export_agreement import agreement_table
 from result_tables import RESULT_TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -159,6 +160,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         for name, make in CONVERSIONS.items()
     },
     "due-variance": ("docs/methods.md", variance_table),
+    "export-agreement": ("docs/export.md", agreement_table),
     "methods-cost": ("docs/methods.md", partial(cost_table, "cuda")),
     "methods-cost-cpu": ("docs/methods.md", partial(cost_table, "cpu")),
     **RESULT_TABLES,
