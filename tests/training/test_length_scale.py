@@ -49,6 +49,7 @@ def test_a_variance_for_each_class_is_judged_by_its_mean(tmp_path):
     assert run.method.gp.posterior.precision.shape[0] == 4
 
 
+@pytest.mark.filterwarnings("ignore:the variance carries no distance")
 def test_the_same_run_makes_the_same_choice(tmp_path):
     for name in ("one", "other"):
         train(small(method_overrides=CHOSEN, epochs=1), tmp_path / name, runtime=QUIET)

@@ -86,6 +86,8 @@ def test_the_hint_is_said_by_a_training_and_not_by_a_finished_run(
     assert seen == [("cpu", 1)]
 
 
+# How far one epoch spreads the features depends on the first weights, which torch 2.11 draws otherwise than 2.15.
+@pytest.mark.filterwarnings("ignore:the variance carries no distance")
 @pytest.mark.parametrize("config", [CONFIG, FITTED], ids=["trained", "fitted"])
 def test_two_processes_give_the_run_of_one(tmp_path: Path, config: TrainConfig) -> None:
     run_together(run_process, tmp_path / "two", config)

@@ -31,7 +31,8 @@ class Predictive:
     distances: Float[Tensor, "b c"] | None = None
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
             if value is not None and not (isinstance(value, Tensor) and value.is_floating_point()):
                 kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
                 raise ConfigError(f"{name} (a {kind}) must be a tensor of floating-point numbers.")
@@ -68,8 +69,9 @@ class Predictive:
     @property
     def scores(self) -> tuple[str, ...]:
         """Return the names of the scores that this prediction can give."""
-        has = frozenset(name for name, value in vars(self).items() if value is not None)
-        return scores_from(has)
+        return scores_from(
+            frozenset(field.name for field in fields(self) if getattr(self, field.name) is not None)
+        )
 
     def uncertainty(self, score: str = "entropy") -> Float[Tensor, " b"]:
         """Return the named score for each input, oriented so that larger is more uncertain.

@@ -119,12 +119,11 @@ def _place(gaps: Float[Tensor, "b k"], values: Float[Tensor, "b k"], num_bins: i
     samples, columns = bins.nonzero(as_tuple=True)
     places = columns * num_bins + bins[samples, columns]
     cells, rows = places.unique(return_inverse=True)
-    others = torch.sparse_coo_tensor(
-        torch.stack([rows, samples]),
-        gaps[samples, columns],
-        (len(cells), len(values)),
-        check_invariants=True,
-    )
+    # Not the argument check_invariants, beside which torch 2.11 still warns that nothing is checked.
+    with torch.sparse.check_sparse_tensor_invariants():
+        others = torch.sparse_coo_tensor(
+            torch.stack([rows, samples]), gaps[samples, columns], (len(cells), len(values))
+        )
     return BinnedGaps(first=gaps.masked_fill(bins > 0, 0), others=others.coalesce())
 
 
