@@ -425,7 +425,7 @@ def test_a_list_of_files_in_another_encoding_is_named(tmp_path, write_folder):
         read_file_names(names.parent, "train")
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "LAB", "YCbCr", "HSV"])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "LAB", "YCbCr"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_image_of_any_mode_is_converted(tmp_path, mode, channels):
     draw = np.random.default_rng(0)
@@ -434,10 +434,7 @@ def test_an_image_of_any_mode_is_converted(tmp_path, mode, channels):
         image = Image.frombytes("LAB", (8, 8), draw.integers(0, 256, 192, dtype=np.uint8).tobytes())
     else:
         image = color.convert(mode)
-    try:
-        image.save(tmp_path / "image.tif")
-    except OSError:
-        pytest.skip(f"Pillow writes no file of mode {mode}")
+    image.save(tmp_path / "image.tif")
     assert read_image(tmp_path / "image.tif", channels=channels).shape == (8, 8, channels)
 
 
