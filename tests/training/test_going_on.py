@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
+from lrformer.core import ConfigError
 from lrformer.training import running, train
 from tests.training.interruption import interrupt, stop_at
-from tests.training.small import QUIET, small
+from tests.training.small import PLAIN, QUIET, small, weights
 
 SHOWN = dataclasses.replace(QUIET, quiet=False)
 
@@ -44,3 +45,13 @@ def test_a_run_that_was_stopped_after_training_says_that_nothing_is_lost(
 
 def _stop(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_classes_by_number_go_on_as_their_text_and_other_classes_do_not(tmp_path):
+    config = small(PLAIN, epochs=1, classes=(0, 1, 2))
+    train(config, tmp_path, runtime=QUIET)
+    before = weights(tmp_path)
+    train(dataclasses.replace(config, classes=("0", "1", "2")), tmp_path, runtime=QUIET)
+    assert weights(tmp_path) == before
+    with pytest.raises(ConfigError, match="classes"):
+        train(dataclasses.replace(config, classes=("0", "1", "3")), tmp_path, runtime=QUIET)
