@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from lrformer.cli.main import app, main
 from lrformer.training.run_folder import MODEL_FILE
 from tests.evaluation.made_run import write_image_folder, write_run
-from tests.training.interruption import interrupt
 
 # torch cannot trace the hook that checks shapes.
 pytestmark = pytest.mark.unhooked
@@ -51,7 +50,7 @@ def test_ctrl_c_with_the_file_half_done_keeps_what_was_there(place, tmp_path, mo
 
     def interrupted(*_, **__):
         seen.extend(tmp_path.iterdir())
-        interrupt()
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("lrformer.evaluation.export.check_agreement", interrupted)
     monkeypatch.setattr(sys, "argv", ["lrformer", "export", str(place / "run"), str(out)])
