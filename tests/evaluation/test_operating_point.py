@@ -107,3 +107,11 @@ def test_predictions_without_the_temperature_have_no_threshold_and_say_why(run):
     assert scores.about["threshold"].endswith("with the temperature; left out without it")
     lax = dataclasses.replace(run, decision=dataclasses.replace(run.decision, threshold=1e9))
     assert evaluate_run(lax, config=FEW, device="cpu").scores(ACCEPTED) == 1
+
+
+@pytest.mark.parametrize(("rate", "shown"), [(0.95, "95%"), (0.995, "99.5%")])
+def test_the_share_that_is_accepted_is_said_without_rounding_it_to_all(run, rate, shown):
+    decision = dataclasses.replace(run.decision, true_positive_rate=rate)
+    asked = dataclasses.replace(run, decision=decision)
+    scores = evaluate_run(asked, ood=[], config=FEW, device="cpu").scores
+    assert f"(keeps {shown} of the validation set)" in scores.about["threshold"]

@@ -57,6 +57,10 @@ def test_the_rate_rises_linearly_and_falls_in_steps_at_shares_of_the_epochs():
         ({"schedule": "step"}, "unknown schedule 'step'. Did you mean 'steps'"),
         ({"steps_at": (0.6, 0.3)}, "steps_at .* must be rising"),
         ({"steps_at": (0.5, 1.0)}, "steps_at .* between 0 and 1"),
+        (
+            {"schedule": "steps", "final_lr_ratio": 0.1},
+            "final_lr_ratio .0.1. is where a cosine ends",
+        ),
         ({"step_factor": 1.0}, "step_factor .1.0. must lie between 0 and 1"),
         ({"nesterov": True}, "nesterov is a way of SGD with momentum; the optimizer is 'adamw'"),
         ({"name": "sgd", "momentum": 0.0, "nesterov": True}, "momentum 0.0"),

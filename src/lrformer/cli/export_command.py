@@ -36,6 +36,6 @@ def export(
     typer.echo(f"{'input':<9}{about['input']}")
     typer.echo(
         f"{'flag':<9}in distribution up to {about['score']} {about['threshold']:.4g}, which accepts "
-        f"{about['true_positive_rate']:.0%} of the validation split"
+        f"{100 * about['true_positive_rate']:.4g}% of the validation split"
     )
     typer.echo(f"{'checked':<9}{exported.agreement.describe()}")

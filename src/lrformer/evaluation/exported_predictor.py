@@ -100,9 +100,8 @@ def _fold(method: nn.Module) -> None:
         if isinstance(part, CertifiedTransformer):
             part.fold_scales()
         elif isinstance(part, LaplacePosterior):
-            part.precision = part.precision.new_zeros(
-                1
-            )  # torch 2.11 complains of tensors without a number
+            # Not empty: torch 2.11 complains of tensors without a number.
+            part.precision = part.precision.new_zeros(1)
 
 
 def describe_predictor(run: Run) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def _about(
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",
         "temperature": f"{describe_temperature(run)}{'' if is_calibrated else ' (left out)'}",
         "threshold": f"{run.decision.score} <= {run.decision.threshold:.6g} counts as known "
-        f"(keeps {run.decision.true_positive_rate:.0%} of the validation set)"
+        f"(keeps {100 * run.decision.true_positive_rate:.4g}% of the validation set)"
         f"{'' if is_calibrated else ' with the temperature; left out without it'}",
         "software": f"lrformer {__version__}, torch {torch.__version__}, Python "
         f"{platform.python_version()}, {device}",

@@ -83,6 +83,11 @@ class OptimizerConfig:
         if not 0 <= self.final_lr_ratio <= 1:
             raise ConfigError(f"final_lr_ratio ({self.final_lr_ratio}) must lie in [0, 1].")
         _check_choice("schedule", self.schedule, SCHEDULES)
+        if self.schedule == "steps" and self.final_lr_ratio:
+            raise ConfigError(
+                f"final_lr_ratio ({self.final_lr_ratio}) is where a cosine ends; with schedule 'steps' leave it 0, and say by "
+                "steps_at and step_factor how far the rate falls."
+            )
         if not all(0 < share < 1 for share in self.steps_at) or list(self.steps_at) != sorted(
             set(self.steps_at)
         ):
