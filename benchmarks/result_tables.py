@@ -14,9 +14,12 @@ from curve_tables import best_epoch_table
 from glance_table import glance_table, table_of
 from lrformer.recipes import TABLES, Table
 from lrformer.recipes.matched_accuracy import match_accuracy
+from lrformer.recipes.settings import usual_unknown
 from lrformer.recipes.table import SET_TITLES, describe_variant
 from lrformer.recipes.table_record import TableRecord, TableRun, read_table_record
+from lrformer.recipes.table_run import Circumstances
 from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
+from lrformer.recipes.whole import PartStanding, Place, reproduce_all
 
 RESULTS = Path(__file__).parent / "results"
 DATA = "cifar10"
@@ -264,6 +267,33 @@ def runs_table() -> str:
     return "\n".join(lines) if len(lines) > 2 else "None yet."
 
 
+def plan_table() -> str:
+    """Return the commands of which `lrformer reproduce all` is made, in its order, with what the records have."""
+    lines = ["| | command | finished |", "|---|---|---|"]
+    lines += [
+        f"| {number} | `{standing.command}` | {standing.num_finished} of {len(standing.result.standings)} |"
+        for number, standing in enumerate(_plan(), 1)
+    ]
+    return "\n".join(lines)
+
+
+def left_table() -> str:
+    """Return the runs of the plan that no record has."""
+    lines = ["| | table, settings | left (of every row) | about |", "|---|---|---|---|"]
+    lines += [
+        f"| {number} | {standing.part.title(DATA)} | {standing.left_in_words} | {standing.time_in_words} |"
+        for number, standing in enumerate(_plan(), 1)
+        if standing.left
+    ]
+    return "\n".join(lines) if len(lines) > 2 else "Nothing of it."
+
+
+def _plan() -> tuple[PartStanding, ...]:
+    place = Place(data=DATA, out=None, records=RESULTS)
+    how = Circumstances(ood=usual_unknown(DATA))
+    return reproduce_all(place, how=how, is_listing=True).standings
+
+
 README_HEAD = """\
 | model | accuracy | NLL | ECE | AUPR SVHN | AUPR CIFAR-100 | both, by the chosen score | seeds |
 |---|---|---|---|---|---|---|---|"""
@@ -359,6 +389,8 @@ RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: temperature_table(load("main", part=TEMPERATURE), load("main")),
     ),
     "result-runs": ("docs/runs.md", runs_table),
+    "result-left": ("docs/results.md", left_table),
+    "plan": ("docs/recipes.md", plan_table),
     "main-cost": ("docs/recipes.md", cost_table),
     "main-search": (
         "docs/recipes.md",

@@ -113,7 +113,7 @@ def test_options_reach_every_row_and_the_command_in_the_record(made, data, tmp_p
     assert how.ood == ()
     assert str(data) not in how.command
     assert "--optimizer paper" in how.command
-    assert "--weight-decay 0.0" in how.command
+    assert "--weight-decay 0 " in how.command
     assert not how.runtime.quiet
     assert how.runtime.seconds_between_lines == 60
     assert "--model-option embed_dim=8" in how.command

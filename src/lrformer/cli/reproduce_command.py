@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrformer.cli import reproduce_tables
+from lrformer.cli import reproduce_all, reproduce_tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,6 +76,7 @@ def figure3(out: OutOption = Path("runs/figure3")) -> None:
 
 
 reproduce_tables.add_commands(app)
+app.command("all", short_help=reproduce_all.SHORT)(reproduce_all.reproduce_all)
 
 
 def _show_rows(rows: "list[Row]", console: "Console") -> None:

@@ -1,7 +1,5 @@
 """`lrformer reproduce ablation|attentions|alpha|main|references`: tables of the paper, trained and measured anew."""
 
-import inspect
-import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +9,6 @@ import typer
 from lrformer.cli.predict_command import EXIT_SOME_FAILED
 
 if TYPE_CHECKING:
-    from lrformer.recipes.table import Table
     from lrformer.recipes.table_engine import Reproduction
     from lrformer.recipes.table_run import Circumstances
 
@@ -39,7 +36,6 @@ OPTIONS = {
 OPTIMIZERS = {"references": "published (each row its own) or cosine (SNGP's rate for both)."}
 OTHER_OPTIMIZERS = "paper (SGD), modern (AdamW) or muon."
 DEFAULT_DRAWS = 200
-DEFAULT_OOD = {"cifar10": ("svhn", "cifar100"), "cifar100": ("svhn", "cifar10")}
 EXPLANATION = """
 
 The next missing run is trained, evaluated and recorded, until all are there.
@@ -156,31 +152,29 @@ def _command(table: str) -> Any:
             bool, typer.Option("--list", help="Show what is done and missing, and run nothing.")
         ] = False,
     ) -> None:
+        from lrformer.recipes.settings import Settings, command_of, make_table, usual_unknown
         from lrformer.recipes.table_engine import record_path_of, reproduce_table
         from lrformer.recipes.table_record import spelled_as_recorded
 
-        settings = {"optimizer": optimizer, "pixels": pixels, "alpha": alpha}
         data = spelled_as_recorded(record_path_of(table, out, record), data)
-        made = _table(table, data, settings)
-        options = _parse_options(model_option)
-        made = _changed(
-            made,
+        settings = Settings(
+            optimizer=optimizer,
+            pixels=pixels,
+            alpha=alpha,
             epochs=epochs,
             batch_size=batch_size,
             channels=channels,
             weight_decay=weight_decay,
-            options=options,
+            model_options=_parse_options(model_option),
             root=root,
         )
-        sets = DEFAULT_OOD.get(data, ()) if ood is None else _names(ood)
+        made = make_table(table, data, settings)
+        sets = usual_unknown(data) if ood is None else _names(ood)
         if ood is None and not is_listing:
-            _say_own_unknown(data)
-        how = _circumstances(
-            sets,
-            device=device,
-            is_compiling=compile_model,
-            draws=draws,
-            command=_words(made, seeds or made.num_seeds, ood=sets, draws=draws),
+            say_own_unknown(data)
+        command = command_of(made, num_seeds=seeds or made.num_seeds, ood=sets, draws=draws)
+        how = circumstances_of(
+            sets, device=device, is_compiling=compile_model, draws=draws, command=command
         )
         result = reproduce_table(
             made,
@@ -202,65 +196,7 @@ def _command(table: str) -> Any:
     return command
 
 
-def _table(name: str, data: str, settings: dict[str, Any]) -> "Table":
-    """Return the table, or raise for a setting that it does not have."""
-    from lrformer.core import ConfigError
-    from lrformer.recipes import TABLES
-
-    make = TABLES[name]
-    given = {key: value for key, value in settings.items() if value is not None}
-    known = inspect.signature(make).parameters
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"table '{name}' has no --{key}: its recipe fixes it. Leave it out.")
-    return make(data=data, **given)
-
-
-def _changed(
-    table: "Table",
-    *,
-    epochs: int | None,
-    batch_size: int | None,
-    channels: int | None,
-    weight_decay: float | None,
-    options: dict[str, Any],
-    root: Path | None,
-) -> "Table":
-    """Return the table with what the user wants otherwise in every row."""
-    import dataclasses
-
-    from lrformer.recipes.optimization import shortened
-
-    printed = {row.experiment.config.epochs for row in table.rows}
-    epochs = epochs or max(printed)
-    variant: dict[str, Any] = {"epochs": epochs}
-    if epochs < max(printed):
-        variant["shortened_from"] = max(printed)
-    if batch_size is not None:
-        variant["batch_size"] = batch_size
-    if channels is not None:
-        variant["channels"] = channels
-    if weight_decay is not None:
-        variant["weight_decay"] = weight_decay
-    if options:
-        variant["model"] = options
-
-    def change(config: Any) -> Any:
-        config = shortened(config, epochs)
-        decay = config.optimizer.weight_decay if weight_decay is None else weight_decay
-        return dataclasses.replace(
-            config,
-            optimizer=dataclasses.replace(config.optimizer, weight_decay=decay),
-            batch_size=batch_size or config.batch_size,
-            channels=config.channels if channels is None else channels,
-            model_overrides={**config.model_overrides, **options},
-            root=None if root is None else str(root),
-        )
-
-    return table.changed(change, variant)
-
-
-def _say_own_unknown(data: str) -> None:
+def say_own_unknown(data: str) -> None:
     """Name the unknown sets that lie in the folder of the data, where `evaluate` would take them and a table does not."""
     from lrformer.data import DATASETS, list_splits
     from lrformer.data.folder_layout import OOD_PREFIX
@@ -275,9 +211,10 @@ def _say_own_unknown(data: str) -> None:
         )
 
 
-def _circumstances(
+def circumstances_of(
     ood: tuple[str, ...], *, device: str, is_compiling: bool | None, draws: int, command: str
 ) -> "Circumstances":
+    """Return how runs are carried out: compiled on a GPU, unless it is said."""
     import torch
 
     from lrformer.evaluation import EvaluationConfig
@@ -297,43 +234,6 @@ def _circumstances(
         evaluation=EvaluationConfig(num_draws=draws),
         command=command,
     )
-
-
-def _words(table: "Table", seeds: int, *, ood: tuple[str, ...], draws: int) -> str:
-    """Return the command without the folders of this machine, for the record."""
-    words = ["lrformer reproduce", table.name, "--data", Path(table.data).name]
-    words += ["--seeds", str(seeds)]
-    words += _ood_flag(table, ood)
-    if draws != DEFAULT_DRAWS:
-        words += ["--draws", str(draws)]
-    return " ".join([*words, *_flags(table.variant)])
-
-
-def _ood_flag(table: "Table", ood: tuple[str, ...]) -> list[str]:
-    """Return the option by which other unknown sets than the usual ones are asked for."""
-    if ood == DEFAULT_OOD.get(table.data, ()):
-        return []
-    return ["--ood", ",".join(map(_without_folder, ood)) or "''"]
-
-
-def _without_folder(spec: str) -> str:
-    """Return a place without the folder that it lies in: `photos:ood-faces` of `my/photos/:ood-faces`."""
-    place, colon, split = spec.rpartition(":")
-    return f"{Path(place).name}:{split}" if colon else Path(spec).name
-
-
-def _flags(variant: dict[str, Any]) -> list[str]:
-    """Return the options by which a table is asked for with these settings."""
-    words = []
-    for key, value in variant.items():
-        if key == "model":
-            words += [
-                f"--model-option {shlex.quote(f'{name}={json.dumps(v)}')}"
-                for name, v in value.items()
-            ]
-        elif key != "shortened_from":
-            words += [f"--{key.replace('_', '-')}", f"{value}"]
-    return words
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -386,11 +286,13 @@ def _others(result: "Reproduction") -> list[str]:
     """Return a line for each of the other settings under which the record holds the same rows and seeds."""
     from collections import Counter
 
+    from lrformer.recipes.settings import ood_option, variant_options
     from lrformer.recipes.table import describe_variant
 
+    data = result.table.data
     counts = Counter(
         f"({describe_variant(run.variant)}; unknown sets: {', '.join(run.ood) or 'none'}): "
-        f"{' '.join([*_flags(run.variant), *_ood_flag(result.table, run.ood)])}"
+        f"{' '.join([*variant_options(run.variant), *ood_option(data, run.ood)])}"
         for run in result.others
     )
     return [

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_run import PlannedRun
@@ -12,12 +13,13 @@ CAUTION = 1.1
 
 
 def estimate_seconds(
-    run: PlannedRun, record: TableRecord, *, is_trained: bool = False
+    run: PlannedRun, record: TableRecord, *, is_trained: bool = False, is_mean: bool = False
 ) -> float | None:
     """Return how long a run may take, from those that are finished: its own row, else its variant, else any.
 
     Args:
         is_trained: whether only its evaluation is left to do.
+        is_mean: whether as long as they took on average, and not a little longer than the longest.
     """
     known = [entry for entry in record.runs if entry.is_finished and entry.seconds]
     for alike in (
@@ -26,14 +28,15 @@ def estimate_seconds(
         known,
     ):
         if alike:
-            return CAUTION * max(
+            taken = [
                 entry.seconds["evaluation"]
                 + (not is_trained)
                 * entry.seconds["training"]
                 * run.config.epochs
                 / entry.config.epochs
                 for entry in alike
-            )
+            ]
+            return fmean(taken) if is_mean else CAUTION * max(taken)
     return None
 
 

@@ -64,6 +64,7 @@ class Reproduction:
         record: as it is now; its file is `record_path`.
         standings: of every run that was asked for.
         stopped: why it stopped before the end.
+        is_over: whether what stopped it would stop every other table as well.
         skipped: what is wrong with the folder of a run, by the name of the run.
     """
 
@@ -72,6 +73,7 @@ class Reproduction:
     record_path: Path
     standings: tuple[Standing, ...]
     stopped: str | None = None
+    is_over: bool = False
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -146,7 +148,7 @@ def reproduce_table(
     rows: Sequence[str] | None = None,
     num_seeds: int | None = None,
     how: Circumstances | None = None,
-    time_limit: float | None = None,
+    time_limit: float | TimeLimit | None = None,
     is_retrying: bool = False,
     is_listing: bool = False,
     say: Say = lambda _: None,
@@ -163,8 +165,8 @@ def reproduce_table(
         out: None only for a listing of `record_path`.
         record_path: read first and written to; `out/TABLE.json` by default.
         rows: the names of some; None is all.
-        time_limit: in seconds. A run that would not fit is not started; one that no limit would do for is
-            stopped when the time is over, and goes on at the next call.
+        time_limit: in seconds, or one that counts already. A run that would not fit is not started; one that no
+            limit would do for is stopped when the time is over, and goes on at the next call.
         is_retrying: whether runs that are recorded as failed are tried again, in a folder of their own.
         is_listing: whether nothing is run.
         say: called with a line for each run.
@@ -181,7 +183,7 @@ def reproduce_table(
         )
     plan = plan_runs(table, rows=rows, num_seeds=num_seeds)
     record = read_table_record(path, table=table.name, data=table.data)
-    stopped, skipped = None, {}
+    stopped, is_over, skipped = None, False, {}
     if out is not None and not is_listing:
         check_writable(path)
         with sole_writer(path):
@@ -194,7 +196,8 @@ def reproduce_table(
             check_device(how.runtime.device)
             check_unknown_sets(plan[0].config, how.ood)
         check_runs(due, record, path)
-        with TimeLimit(time_limit) as limit:
+        counting = isinstance(time_limit, TimeLimit)
+        with nullcontext(time_limit) if counting else TimeLimit(time_limit) as limit:
             work = _Work(
                 table=table,
                 plan=plan,
@@ -212,6 +215,7 @@ def reproduce_table(
                 if not limit.is_over:
                     raise
                 stopped = "the time is over; the run in hand goes on with the same command"
+        is_over = limit.is_over or work.is_over
         record, skipped = work.read(), work.skipped
     return Reproduction(
         table=table,
@@ -219,6 +223,7 @@ def reproduce_table(
         record_path=path,
         standings=look_up(table, plan, record, out, how.ood),
         stopped=stopped,
+        is_over=is_over,
         skipped=skipped,
     )
 
@@ -240,6 +245,7 @@ class _Work:
     def __post_init__(self) -> None:
         self.num_attempts = {run.name: len(self._attempts(run)) for run in self.plan}
         self.errors: list[str] = []
+        self.is_over = False
         self.skipped: dict[str, str] = {}
 
     def make_missing(self) -> str | None:
@@ -327,7 +333,9 @@ class _Work:
         self.record = add_to_record(self.path, entry, table=self.table.name, data=self.table.data)
         self.say(describe(entry))
         self.errors = [*self.errors, entry.error] if entry.error is not None else []
-        return _reason_to_stop(self.errors)
+        stopped = _reason_to_stop(self.errors)
+        self.is_over = stopped is not None
+        return stopped
 
     def _is_due(self, run: PlannedRun) -> bool:
         """Return whether the run is to be made: also a failed one, unless it failed after this call began."""
