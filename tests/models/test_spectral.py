@@ -153,6 +153,20 @@ def test_folding_changes_nothing_but_the_parametrization() -> None:
     assert set(model.state_dict()) == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
+def test_folding_a_deep_copy_leaves_the_original_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).eval()
+    apply_spectral_norm(model, bound=0.2)
+    x = torch.randn(2, 3)
+    expected = model(x)
+    copied = copy.deepcopy(model)
+    fold_spectral_norm(copied)
+    assert not list(spectral_norms(copied))
+    assert torch.equal(copied(x), expected)
+    assert len(list(spectral_norms(model))) == 2
+    assert torch.equal(model(x), expected)
+    assert torch.equal(copy.deepcopy(model)(x), expected)
+
+
 def test_on_a_transformer_queries_keys_and_values_are_left_alone() -> None:
     model = create_model("lrformer_digits", num_classes=0, depth=1)
     names = apply_spectral_norm(model, bound=6.0)

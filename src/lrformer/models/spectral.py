@@ -1,6 +1,7 @@
 """Soft spectral normalization: a layer's operator norm is held under a bound, and left alone below it."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -273,7 +274,11 @@ def fold_spectral_norm(model: nn.Module) -> None:
     """Replace every soft spectral normalization by its present weights, for export and compilation."""
     for name, norm in list(spectral_norms(model)):
         norm.eval()
-        layer = model.get_submodule(name)
+        layer: Any = model.get_submodule(name)
+        # A deep copy shares its class with the original, and torch takes the property off the class.
+        shared = type(layer)
+        own = {key: value for key, value in vars(shared).items() if not key.startswith("__dict")}
+        layer.__class__ = type(shared.__name__, shared.__bases__, own)
         parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
 
