@@ -75,7 +75,7 @@ def _marks(ours: SummaryRow, theirs: SummaryRow) -> dict[str, Mark]:
     for name in PANELS:
         over = change(ours.cell(name), theirs.cell(name))
         if over is not None and over.low is not None and over.high is not None:
-            word = verdict(over, ours.cell(name).column)
+            word = verdict(over, ours.cell(name).column.direction)
             marks[name] = Mark(value=over.mean, interval=(over.low, over.high), verdict=word)
     return marks
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from lrformer.metrics import SeedInterval, seed_interval
 from lrformer.recipes import TABLES
-from lrformer.recipes.table import Column, Table
+from lrformer.recipes.table import Table
 from lrformer.recipes.table_record import TableRecord
 from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
 
@@ -16,7 +16,13 @@ CONTRASTS = (
     ("The GP head alone, both on LRSA", "lrformer", "lrformer_linear"),
     ("The GP head alone, both on plain attention", "transformer_gp", "transformer"),
 )
-COLUMNS = ("accuracy", "nll", "nll_t", "ece", "ece_t", "auroc:svhn", "auroc:cifar100")
+# The four rows that have, or lack, both parts: what the two do together beyond what each does alone.
+TOGETHER = "LRSA and the GP head together, beyond the sum of what each does alone"
+BOTH, HEAD, ATTENTION, NEITHER = "lrformer", "transformer_gp", "lrformer_linear", "transformer"
+COLUMNS = (
+    *("accuracy", "nll", "nll_t", "ece", "ece_t", "auroc:svhn", "auroc:cifar100"),
+    *("aupr:svhn:chosen", "aupr:cifar100:chosen"),
+)
 OPTIMIZERS = {"modern": "AdamW", "muon": "Muon", "paper": "SGD"}
 # An interval of two seeds is too wide to tell anything.
 FEWEST_SEEDS = 3
@@ -31,18 +37,18 @@ def glance_table(ablation: TableRecord | None) -> str:
         shown = settings_of(ablation, ours, theirs)
         if shown:
             parts.append("\n".join(_contrast(title, [(n, r[ours], r[theirs]) for n, r in shown])))
+    if together := _together(ablation):
+        parts.append("\n".join(together))
     return "\n\n".join(parts) or "Not measured yet."
 
 
-def settings_of(
-    ablation: TableRecord, ours: str, theirs: str
-) -> list[tuple[str, dict[str, SummaryRow]]]:
-    """Return the title and the rows of every setting in which both rows have enough seeds, whole runs first."""
+def settings_of(ablation: TableRecord, *names: str) -> list[tuple[str, dict[str, SummaryRow]]]:
+    """Return the title and the rows of every setting in which all these rows have enough seeds, whole runs first."""
     found = []
     for variant in sorted(variants(ablation), key=lambda v: "shortened_from" in v):
         rows = {row.row.name: row for row in _rows(ablation, variant)}
-        if _num_common_seeds(rows[ours], rows[theirs]) >= FEWEST_SEEDS:
-            title = f"{_setting(variant)}, {rows[ours].runs[0].config.epochs} epochs"
+        if _num_common_seeds(*(rows[name] for name in names)) >= FEWEST_SEEDS:
+            title = f"{_setting(variant)}, {rows[names[0]].runs[0].config.epochs} epochs"
             found.append((title, rows))
     return found
 
@@ -70,19 +76,51 @@ def change(ours: Cell, theirs: Cell) -> SeedInterval | None:
     return seed_interval([ours.by_seed[s] - theirs.by_seed[s] for s in seeds]) if seeds else None
 
 
-def verdict(over: SeedInterval, column: Column) -> str | None:
-    """Return "better" or "worse" where the interval leaves out zero."""
+def verdict(over: SeedInterval, direction: int) -> str | None:
+    """Return "better" or "worse" where the interval leaves out zero; `direction` is 1 where more is better, else -1."""
     if over.low is None or over.high is None or over.low <= 0 <= over.high:
         return None
-    return "better" if (over.mean > 0) == (column.direction > 0) else "worse"
+    return "better" if (over.mean > 0) == (direction > 0) else "worse"
+
+
+def _together(ablation: TableRecord) -> list[str]:
+    """Return the lines of the table of what the two parts do to each other."""
+    lines = []
+    for setting, rows in settings_of(ablation, BOTH, HEAD, ATTENTION, NEITHER):
+        cells = []
+        for name in COLUMNS:
+            both, head, attention, neither = (
+                rows[row].cell(name) for row in (BOTH, HEAD, ATTENTION, NEITHER)
+            )
+            seeds = [
+                seed
+                for seed in both.by_seed
+                if all(seed in cell.by_seed for cell in (head, attention, neither))
+            ]
+            over = seed_interval(
+                [
+                    both.by_seed[s] - head.by_seed[s] - attention.by_seed[s] + neither.by_seed[s]
+                    for s in seeds
+                ]
+            )
+            cells.append(said(over, both.column.direction))
+        if not lines:
+            titles = " | ".join(rows[BOTH].cell(name).column.title for name in COLUMNS)
+            lines = [f"| {TOGETHER} | seeds | {titles} |", "|---" * (len(COLUMNS) + 2) + "|"]
+        count = _num_common_seeds(*(rows[row] for row in (BOTH, HEAD, ATTENTION, NEITHER)))
+        lines.append(f"| {setting} | {count} | {' | '.join(cells)} |")
+    return lines
+
+
+def said(over: SeedInterval, direction: int) -> str:
+    """Return a difference, in bold and with what it is where its interval leaves out zero."""
+    word = verdict(over, direction)
+    return _signed(over.mean) if word is None else f"**{_signed(over.mean)} {word}**"
 
 
 def _said(ours: Cell, theirs: Cell) -> str:
     over = change(ours, theirs)
-    if over is None:
-        return ""
-    word = verdict(over, ours.column)
-    return _signed(over.mean) if word is None else f"**{_signed(over.mean)} {word}**"
+    return "" if over is None else said(over, ours.column.direction)
 
 
 def _printed(ours: Cell, theirs: Cell) -> str:
@@ -111,5 +149,5 @@ def _rows(ablation: TableRecord, variant: dict[str, Any]) -> list[SummaryRow]:
     return summarize(table_of(ablation, variant), ablation, variant=variant)
 
 
-def _num_common_seeds(ours: SummaryRow, theirs: SummaryRow) -> int:
-    return len({run.seed for run in ours.runs} & {run.seed for run in theirs.runs})
+def _num_common_seeds(*rows: SummaryRow) -> int:
+    return len(set.intersection(*({run.seed for run in row.runs} for row in rows)))

@@ -20,6 +20,8 @@ from lrformer.recipes.table_record import TableRecord, TableRun, read_table_reco
 from lrformer.recipes.table_run import Circumstances
 from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
 from lrformer.recipes.whole import PartStanding, Place, reproduce_all
+from overconfidence_table import overconfidence_table
+from reach_table import reach_table
 
 RESULTS = Path(__file__).parent / "results"
 DATA = "cifar10"
@@ -164,11 +166,12 @@ def sentences(table: Table, rows: list[SummaryRow]) -> str:
     for row in rows:
         if row.row.name == table.baseline:
             continue
-        better, worse, num_same = [], [], 0
+        better, worse, num_same, num_seeds = [], [], 0, table.num_seeds
         for cell in row.cells:
             change = cell.change
             if change is None or change.low is None or change.high is None:
                 continue
+            num_seeds = min(num_seeds, change.num_seeds)
             if change.low <= 0 <= change.high:
                 num_same += 1
             else:
@@ -180,7 +183,8 @@ def sentences(table: Table, rows: list[SummaryRow]) -> str:
             where = "the other figures" if found else "any figure"
             found.append(f"no significant difference in {where}")
         if found:
-            said.append(f"- {row.row.title} against {plain}: {'; '.join(found)}.")
+            few = f" ({num_seeds} seeds)" if num_seeds < table.num_seeds else ""
+            said.append(f"- {row.row.title} against {plain}{few}: {'; '.join(found)}.")
     return "\n".join(said)
 
 
@@ -381,6 +385,11 @@ RESULT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     **{f"result-{name}": ("docs/results.md", partial(section, name)) for name in NAMES},
     **{f"details-{name}": ("docs/runs.md", partial(details, name)) for name in NAMES},
     "result-glance": ("docs/results.md", lambda: glance_table(load("ablation"))),
+    "result-overconfidence": (
+        "docs/results.md",
+        lambda: overconfidence_table(load("ablation")),
+    ),
+    "result-reach": ("docs/results.md", lambda: reach_table(load("main"))),
     "result-best-epoch": ("docs/results.md", lambda: best_epoch_table(load("ablation"))),
     "result-decay": ("docs/results.md", lambda: decay_table(load("ablation"))),
     "result-norms": ("docs/results.md", lambda: norm_table(load("ablation", part=NORMS))),

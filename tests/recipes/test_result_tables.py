@@ -1,5 +1,6 @@
 """The pages say what the records say, and what is missing."""
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -95,6 +96,13 @@ def test_a_section_has_figures_claims_sentences_failures_and_what_is_missing(pag
     runs = pages.runs_table().splitlines()
     assert len(runs) == 2 + 7
     assert "failed: ArithmeticError: not finite" in runs[-1]
+
+
+def test_a_sentence_about_fewer_seeds_than_the_table_has_says_so(pages, tmp_path):
+    rows = {"transformer": [0.70, 0.71], "lrformer": [0.50, 0.5101]}
+    write(tmp_path, "ablation", rows)
+    said = "- LRFormer, GP head against Transformer (2 seeds): better in NLL (-0.200)"
+    assert said in pages.details("ablation")
 
 
 def test_where_the_paper_is_not_confirmed_the_page_says_so(pages, tmp_path):
@@ -293,11 +301,77 @@ def test_each_part_of_the_system_is_compared_with_what_lacks_it_over_three_seeds
     assert long.startswith(f"{start}| **-0.200 better** | **-0.200 better** |")
     assert short.startswith("| SGD, 32 pixels, 15 epochs | 3 | +0.000 | **+0.200 worse** |")
     # The paper has no row between the two, and these seeds do not tell them apart.
-    assert attention.splitlines()[2:] == [
-        f"{start}| +0.000 | +0.000 | +0.000 | +0.000 | +0.000 | +0.000 |"
-    ]
+    assert attention.splitlines()[2:] == [f"{start}{'| +0.000 ' * 8}|"]
     assert head.startswith("| The GP head alone, both on LRSA |")
     assert f"{start}| -0.200 | -0.200 |" in head
+
+
+def test_what_two_parts_do_together_is_what_neither_does_alone(pages, tmp_path):
+    alone = {"transformer": [0.9, 0.8, 0.7], "lrformer_linear": [0.8, 0.7, 0.6]}
+    write(tmp_path, "ablation", alone | {"lrformer": [0.5, 0.4, 0.3]})
+    assert "beyond the sum" not in made(pages, "result-glance")
+    # The head alone gains .1 as LRSA does; together they gain .4.
+    write(tmp_path, "ablation", {"transformer_gp": [0.8, 0.7, 0.6]})
+    *_, together = made(pages, "result-glance").split("\n\n")
+    title, _, line = together.splitlines()
+    assert title.startswith(
+        "| LRSA and the GP head together, beyond the sum of what each does alone |"
+    )
+    assert line.startswith("| SGD, 32 pixels, 100 epochs | 3 | +0.000 | **-0.200 better** |")
+
+
+def test_overconfidence_is_shown_without_a_part_and_with_it(pages, tmp_path):
+    assert made(pages, "result-overconfidence") == "Not measured yet."
+    table = TABLES["ablation"](data="cifar10")
+    record = TableRecord(table="ablation", data="cifar10")
+    for run in plan_runs(table, rows=["transformer", "lrformer"], num_seeds=3):
+        seed = run.config.seed
+        entry = made_run(run, UNKNOWN)
+        raw, calibrated = (copy.deepcopy(entry.figures["raw"]) for _ in range(2))
+        is_ours = run.row.name == "lrformer"
+        test = next(iter(raw))
+        raw[test]["probabilities"] |= {
+            "overconfidence_rate": [(0.05 if is_ours else 0.1) + seed / 1000, None, None],
+            "overconfidence_mean_confidence_when_wrong": [
+                0.8 + (-1) ** seed * is_ours / 10,
+                None,
+                None,
+            ],
+        }
+        calibrated[test]["probabilities"] |= {
+            "overconfidence_rate": [0.03 if is_ours else 0.02, None, None],
+            "overconfidence_mean_confidence_when_wrong": [None, None, None],
+        }
+        raw["svhn"]["probabilities"]["overconfidence_rate"] = [0.3 if is_ours else 0.4, None, None]
+        figures = {"raw": raw, "calibrated": calibrated}
+        record = record.add(dataclasses.replace(entry, figures=figures))
+    write_table_record(tmp_path / "cifar10-ablation.json", record)
+    title, _, line = made(pages, "result-overconfidence").splitlines()
+    assert title.endswith(
+        "| confidence when wrong | the same, with temperature | SVHN above .9 | CIFAR-100 above .9 |"
+    )
+    assert line == (
+        "| SGD, 32 pixels, 100 epochs | 3 | 0.101 → **0.051 better** | 0.020 → **0.030 worse** | 0.800 → 0.833 |  | "
+        "0.400 → **0.300 better** |  |"
+    )
+
+
+def test_the_rows_that_reach_the_printed_figures_are_told_from_those_that_miss_one(pages, tmp_path):
+    assert made(pages, "result-reach") == "Not measured yet."
+    table = TABLES["main"](data="cifar10")
+    record = TableRecord(table="main", data="cifar10")
+    reached = {"accuracy": 0.98, "nll": 0.08, "ece": 0.01, "aupr": 0.994}
+    for run in plan_runs(table, rows=["transformer", "lrformer"], num_seeds=1):
+        figures = reached | ({} if run.row.name == "transformer" else {"aupr": 0.99, "nll": 0.11})
+        entry = made_run(run, UNKNOWN, aupr_variance=0.995, **figures)
+        training = {**entry.training, "validation_calibrated": {"nll": 0.0812}}
+        record = record.add(dataclasses.replace(entry, training=training))
+    write_table_record(tmp_path / "cifar10-main.json", record)
+    _, _, plain, ours = made(pages, "result-reach").splitlines()
+    start = "+0.0080 | +0.0200 | +0.0020 | +0.0010 | +0.0830 | +0.0020 | +0.0840"
+    assert plain == f"| Transformer, same recipe | {start} | none | none | 0.0812 | 0.700 |"
+    assert "| +0.0080 | -0.0100 | +0.0020 | -0.0030 | +0.0790 | +0.0020 |" in ours
+    assert ours.endswith("| NLL, AUPR SVHN | NLL | 0.0812 | 0.700 |")
 
 
 def test_the_figure_marks_what_is_printed_and_what_is_told_apart(pages, tmp_path):
