@@ -1,11 +1,12 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from lrformer.core import ConfigError
-from lrformer.data import SHIFT_AND_FLIP, AugmentConfig, DeviceBatches, two_moons
+from lrformer.data import SHIFT_AND_FLIP, AugmentConfig, DeviceBatches, batches, two_moons
 from lrformer.data.batches import _compiled
 
 HEAVY = AugmentConfig(
@@ -249,3 +250,17 @@ def test_lengths_count_the_batches_and_impossible_ones_are_refused(random_split)
         DeviceBatches(split, batch_size=4, rank=2, world_size=2)
     with pytest.raises(ConfigError, match="2 samples for 4 processes"):
         DeviceBatches(split, batch_size=10, world_size=4)
+
+
+def test_a_set_that_takes_more_than_half_of_the_free_memory_stays_on_the_disk(
+    random_split, monkeypatch
+):
+    split = random_split(40)
+    num_bytes = split.x.nbytes
+    for free, is_resident in ((2 * num_bytes + 2, True), (2 * num_bytes - 2, False)):
+        memory = SimpleNamespace(available=free)
+        monkeypatch.setattr(batches.psutil, "virtual_memory", lambda memory=memory: memory)
+        found = DeviceBatches(split, batch_size=8)
+        assert found.is_resident == is_resident
+        (first, *_) = found.epoch()
+        assert first.indices.tolist() == list(range(8))

@@ -445,3 +445,24 @@ def test_hidden_directories_below_a_class_are_not_looked_into(tmp_path, write_fo
     split = load_dataset(folder, root=tmp_path / "c")
     assert len(split) == 9
     assert not any("checkpoints" in name for name in split.files)
+
+
+def test_directories_that_are_links_are_followed_and_circles_are_not(
+    tmp_path, write_folder, write_image
+):
+    folder = write_folder(tmp_path / "pictures")
+    before = len(load_dataset(folder, root=tmp_path / "cache", split="train").y)
+    elsewhere = tmp_path / "elsewhere"
+    write_image(elsewhere / "more.png", seed=99)
+    kind = sorted((folder / "train").iterdir())[0]
+    (kind / "more").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(kind)
+    assert len(load_dataset(folder, root=tmp_path / "cache", split="train").y) == before + 1
+
+
+def test_a_folder_with_a_name_as_long_as_there_can_be_is_prepared(tmp_path, write_folder):
+    for name in ("n" * 250, "\u6570" * 80):
+        folder = write_folder(tmp_path / name)
+        split = load_dataset(folder, root=tmp_path / "cache", split="train")
+        assert split.name == f"{name}/train"
+        assert len(split.y)

@@ -75,6 +75,27 @@ def test_a_folder_of_arrays_is_used_where_it_lies(tmp_path, random_split):
     assert list_splits(folder) == ["train", "val", "train+val", "test"]
 
 
+def test_all_arrays_have_the_classes_of_new_training_arrays(tmp_path, random_split):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for num_classes in (3, 4):
+        data = random_split(40, num_classes=num_classes, seed=num_classes)
+        for split, rows in (("train", slice(0, 32)), ("ood-new", slice(36, 40))):
+            np.save(folder / f"{split}-x.npy", data.x[rows])
+            np.save(folder / f"{split}-y.npy", data.y[rows])
+        if num_classes == 3:
+            np.save(folder / "test-x.npy", data.x[32:36])
+            np.save(folder / "test-y.npy", data.y[32:36])
+        else:
+            # As the error asks where arrays were replaced.
+            with pytest.raises(ConfigError, match=r"Remove train.json if the new content is meant"):
+                load_dataset(folder)
+            for split in ("train", "ood-new"):
+                (folder / f"{split}.json").unlink()
+        for split in ("train", "test"):
+            assert load_dataset(folder, split=split).num_classes == num_classes
+
+
 def test_arrays_that_share_an_image_are_refused_by_file_and_row_unless_the_set_is_published(
     tmp_path, random_split
 ):

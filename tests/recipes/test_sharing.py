@@ -130,3 +130,14 @@ def test_who_only_looks_for_a_moment_has_nothing_in_hand(tmp_path, monkeypatch):
     looker.start()
     assert not is_in_hand(tmp_path / "seed-0")
     looker.join()
+
+
+def test_a_link_has_the_lock_of_what_it_leads_to(tmp_path):
+    (tmp_path / "real").mkdir()
+    target, link = tmp_path / "real" / "table.json", tmp_path / "link.json"
+    target.write_text("{}")
+    link.symlink_to(target)
+    assert lock_path(link) == lock_path(target)
+    with take_in_hand(target) as is_ours:
+        assert is_ours
+        assert is_in_hand(link)

@@ -19,6 +19,7 @@ from lrformer.recipes.table_run import Circumstances, first_folder
 from lrformer.recipes.time_limit import TimeLimit
 from lrformer.training import load_run, update_metrics
 from lrformer.training.atomic_files import RunFileError
+from lrformer.training.state import Position, write_state
 from tests.recipes.made_table import QUIET, made_run, small_table, write_arrays
 
 HOW = Circumstances(runtime=QUIET)
@@ -267,6 +268,22 @@ def test_a_run_that_is_too_long_for_any_limit_is_begun_and_stopped_in_time(
     result = reproduce_table(table, tmp_path, num_seeds=1, how=HOW, time_limit=0.5)
     assert result.stopped == "the time is over; the run in hand goes on with the same command"
     assert result.record == record
+
+
+def test_what_comes_after_a_training_is_not_cut_off(made, data, tmp_path, monkeypatch):
+    table = small_table(data)
+    (run, _) = plan_runs(table, num_seeds=1)
+    folder = first_folder(tmp_path, table, run)
+    write_state(folder, Position(stage=1), {"model/weight": torch.ones(1)}, is_over=True)
+
+    def make(planned, folder, how, trained=None):
+        time.sleep(1.0)  # a fit that takes longer than the whole limit
+        return made_run(planned, how)
+
+    monkeypatch.setattr(table_engine, "make_run", make)
+    options = {"rows": ["dot_product"], "num_seeds": 1, "how": HOW, "time_limit": 0.3}
+    result = reproduce_table(table, tmp_path, **options)
+    assert [standing.status for standing in result.standings] == ["finished"]
 
 
 def test_what_another_process_records_last_is_in_the_record_that_comes_back(made, data, tmp_path):

@@ -69,7 +69,7 @@ def test_predict_says_of_a_file_what_evaluation_says_of_it(photos, tmp_path, set
     config = TrainConfig(
         data=str(photos),
         root=str(tmp_path / "cache"),
-        pretrained=False,
+        pretrained="start" not in settings,
         method_overrides={"num_random_features": 32},
         epochs=1,
         batch_size=8,

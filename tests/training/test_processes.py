@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lrformer.core import ConfigError
 from lrformer.data import SHIFT_AND_FLIP
 from lrformer.training import RuntimeConfig, TrainConfig, running, train
 from lrformer.training.journal import read_log
@@ -117,3 +118,24 @@ def test_a_wish_to_stop_is_heard_in_epochs_of_few_steps_too(tmp_path: Path) -> N
     assert len(read_log(tmp_path / "run")) <= 1
     run_together(run_process, tmp_path / "run", config)
     assert len(read_log(tmp_path / "run")) == 4
+
+
+def test_an_epoch_that_was_stopped_is_logged_as_one_that_was_not(tmp_path: Path) -> None:
+    config = small(PLAIN, epochs=1, batch_size=16)
+    run_together(run_process, tmp_path / "straight", config)
+    run_together(run_process, tmp_path / "resumed", config, 2)
+    run_together(run_process, tmp_path / "resumed", config)
+    (straight,), (resumed,) = (read_log(tmp_path / name) for name in ("straight", "resumed"))
+    for name in ("loss", "accuracy", "val_nll"):
+        assert resumed[name] == pytest.approx(straight[name], rel=1e-6)
+
+
+def run_apart(rank: int, folder: Path) -> None:
+    """Train in a folder that the other process does not see."""
+    with pytest.raises(ConfigError, match="is not the same folder in every process"):
+        train(small(PLAIN, epochs=1), folder / str(rank), runtime=QUIET)
+
+
+def test_processes_that_do_not_see_one_folder_are_refused(tmp_path: Path) -> None:
+    run_together(run_apart, tmp_path)
+    assert not any(path.name.startswith(".") for path in tmp_path.rglob("*"))

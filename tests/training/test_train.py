@@ -14,7 +14,7 @@ import torch
 from lrformer.core import ConfigError, MissingExtraError
 from lrformer.data import SHIFT_AND_FLIP, AugmentConfig, DeviceBatches, Split
 from lrformer.heads import DUQHead
-from lrformer.methods import list_methods
+from lrformer.methods import METHODS, list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, running, train
 from lrformer.training.atomic_files import read_tensors
 from lrformer.training.claim import claim_folder
@@ -23,7 +23,7 @@ from lrformer.training.running import check_run, resolve
 from lrformer.training.step import OptimizerStep
 from tests.evaluation.made_run import write_image_folder, write_images
 from tests.tolerance import assert_close
-from tests.training.small import PLAIN, QUIET, flat, small, weights
+from tests.training.small import PLAIN, QUIET, SMALL, flat, small, weights
 
 OVERRIDES = {
     "mcd_gp": {"num_random_features": 32},
@@ -37,7 +37,9 @@ OVERRIDES = {
 
 @pytest.mark.parametrize("method", list_methods())
 def test_every_method_trains_and_predicts_from_its_folder(tmp_path, method):
-    config = small(method=method, method_overrides=OVERRIDES.get(method, {}), epochs=1)
+    smoothing = SMALL.label_smoothing if METHODS[method].uses_criterion else 0.0
+    overrides = OVERRIDES.get(method, {})
+    config = small(method=method, method_overrides=overrides, epochs=1, label_smoothing=smoothing)
     run = train(config, tmp_path / "run", runtime=QUIET)
     files = {path.name for path in run.path.iterdir()}
     assert files == {
@@ -350,6 +352,49 @@ def test_a_wrong_name_is_refused_before_the_run_begins(tmp_path, changes, messag
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (small(PLAIN, pretrained=False), r"pretrained \(False\) is for a model of timm"),
+        (
+            TrainConfig(data="two_moons", method="deterministic", image_size=32),
+            r"image_size \(32\) is for images, and two_moons/train holds points",
+        ),
+        (
+            small(PLAIN, method="duq", method_overrides=OVERRIDES["duq"]),
+            r"label_smoothing \(0.1\) is not for method 'duq', whose loss is its own",
+        ),
+        (
+            small(PLAIN, method="due", label_smoothing=0.0, loss="binary_cross_entropy"),
+            r"loss \('binary_cross_entropy'\) is not for method 'due'",
+        ),
+    ],
+)
+def test_a_setting_that_would_not_be_looked_at_is_refused(tmp_path, config, message):
+    with pytest.raises(ConfigError, match=message):
+        train(config, tmp_path / "run", runtime=QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_process_that_is_not_updated_in_training_is_fitted_after_it(tmp_path):
+    overrides = {"num_random_features": 32}
+    later = {**overrides, "update_in_training": False}
+    runs = [
+        train(
+            small(PLAIN, method="sngp", method_overrides=o, epochs=2),
+            tmp_path / str(k),
+            runtime=QUIET,
+        )
+        for k, o in enumerate((overrides, later))
+    ]
+    digits = np.zeros((3, 8, 8, 1), np.uint8)
+    at_once, after = (run.predict(digits) for run in runs)
+    assert_close(after.variance, at_once.variance, 1e-6)
+    assert_close(after.logits, at_once.logits, 1e-6)
+    log = [json.loads(line) for line in (tmp_path / "1" / "log.jsonl").read_text().splitlines()]
+    assert all(math.isfinite(entry["val_nll"]) for entry in log)
+
+
 def test_plain_lines_are_shown_where_there_is_no_terminal(tmp_path, capsys):
     train(small(PLAIN, epochs=1), tmp_path, runtime=RuntimeConfig(device="cpu"))
     shown = capsys.readouterr().err
@@ -359,7 +404,8 @@ def test_plain_lines_are_shown_where_there_is_no_terminal(tmp_path, capsys):
 
 
 def test_centroids_move_once_a_step_whatever_the_pieces(tmp_path):
-    config = small(PLAIN, method="duq", method_overrides={"centroid_dim": 4, "gamma": 0.9})
+    overrides = {"centroid_dim": 4, "gamma": 0.9}
+    config = small(PLAIN, method="duq", method_overrides=overrides, label_smoothing=0.0)
     whole = train(config, tmp_path / "a", runtime=QUIET)
     pieces = train(dataclasses.replace(config, accumulate=4), tmp_path / "b", runtime=QUIET)
     assert isinstance(whole.method.head, DUQHead)
@@ -374,7 +420,8 @@ def test_pieces_are_put_together_only_for_a_method_that_follows_steps(
 ):
     follow = Mock()
     monkeypatch.setattr(OptimizerStep, "_follow", follow)
-    train(small(PLAIN, method=method, accumulate=2, epochs=1), tmp_path, runtime=QUIET)
+    config = small(PLAIN, method=method, accumulate=2, epochs=1, label_smoothing=0.0)
+    train(config, tmp_path, runtime=QUIET)
     assert follow.called == is_whole
 
 

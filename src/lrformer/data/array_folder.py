@@ -15,6 +15,7 @@ from lrformer.data.cache import (
 )
 from lrformer.data.catalog import DATASETS
 from lrformer.data.file_split import read_file_names
+from lrformer.data.folder_layout import OOD_PREFIX
 from lrformer.data.overlap import NamedImages, check_no_overlap
 from lrformer.data.source import Source
 
@@ -44,9 +45,9 @@ class ArrayFolder:
     def open(self, split: str) -> Split:
         """Return one split; a folder named after a known set has its class names and statistics."""
         splits = self.splits
-        if any(read_manifest(self.folder, name) is None for name in splits):
-            self._make_manifests()
         class_names = self._class_names()
+        if any(self._is_stale(name, class_names) for name in splits):
+            self._make_manifests(class_names)
         prepared = open_prepared(self.folder, split, class_names=class_names)
         reference = prepared.manifest
         if "train" in splits and split != "train":
@@ -68,16 +69,23 @@ class ArrayFolder:
             digest=prepared.manifest.digest,
         )
 
-    def _make_manifests(self) -> None:
-        """Write the manifests that are missing, unless two splits share an image.
+    def _is_stale(self, split: str, class_names: tuple[str, ...] | None) -> bool:
+        """Return whether the manifest of a split is missing, or one that we made of other classes than there are now."""
+        manifest = read_manifest(self.folder, split)
+        if manifest is None:
+            return True
+        is_ours = manifest.source == GIVEN_ARRAYS and not split.startswith(OOD_PREFIX)
+        return is_ours and class_names is not None and manifest.class_names != class_names
+
+    def _make_manifests(self, class_names: tuple[str, ...] | None) -> None:
+        """Write the manifests that are missing or stale, unless two splits share an image.
 
         Published sets are taken as they are: some hold the same photograph twice, and are compared on it all the same.
         """
         if self.known is None:
             check_no_overlap(self._named_images(split) for split in self.splits)
-        class_names = self._class_names()
         for split in self.splits:
-            if read_manifest(self.folder, split) is None and class_names is not None:
+            if class_names is not None and self._is_stale(split, class_names):
                 write_manifest(self.folder, split, class_names=class_names, source=GIVEN_ARRAYS)
 
     def _class_names(self) -> tuple[str, ...] | None:

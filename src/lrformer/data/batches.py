@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
@@ -19,7 +20,9 @@ from lrformer.data.mixing import beta_quantiles, erase, mix_images, partner_rows
 from lrformer.data.scaling import fit_square
 from lrformer.data.streams import hash32, sample_keys
 
-DEFAULT_DEVICE_BYTES = 32 * 2**30
+MOST_DEVICE_BYTES = 32 * 2**30
+# Of what is free: the model, its gradients and the batches need room as well.
+SHARE_OF_FREE = 0.5
 BATCHES_AHEAD = 2
 
 
@@ -64,7 +67,8 @@ class DeviceBatches:
         image_size: side to which the center square of the finished images is scaled on the device; None keeps theirs.
         rank: which of `world_size` processes this is; each takes its part of a global batch of
             `batch_size * world_size`.
-        device_bytes: a larger set stays on the disk and is read ahead, batch by batch.
+        device_bytes: a larger set stays on the disk and is read ahead, batch by batch; None is half of what is free
+            on the device, and 32 GiB at most.
         is_compiled: whether the images of a set on the device are varied and mixed by compiled code, in far fewer
             kernels. It rounds otherwise than plain code: a pixel at a threshold may fall on the other side of it.
             AugMix stays plain: a graph of its nine operations would be slow to compile. So does a last, smaller batch.
@@ -83,7 +87,7 @@ class DeviceBatches:
         image_size: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        device_bytes: int = DEFAULT_DEVICE_BYTES,
+        device_bytes: int | None = None,
         is_compiled: bool = False,
     ) -> None:
         if batch_size < 1:
@@ -116,10 +120,11 @@ class DeviceBatches:
                 f"{world_size} processes; choose a smaller batch_size."
             )
         num_bytes = int(np.prod(split.x.shape)) * split.x.dtype.itemsize
-        self.is_resident = num_bytes <= device_bytes
+        room = _room_on(self.device) if device_bytes is None else device_bytes
+        self.is_resident = num_bytes <= room
         self.is_compiled = is_compiled and self.is_resident and self.augment.policy != "augmix"
         self.y = torch.from_numpy(np.array(split.y)).to(self.device)
-        self.x = self._read(np.arange(len(split))).to(self.device) if self.is_resident else None
+        self.x = self._rows(np.arange(len(split))).to(self.device) if self.is_resident else None
         shape = (-1, 1, 1) if split.is_image else (-1,)
         self.mean = torch.tensor(split.mean, device=self.device).view(shape)
         self.std = torch.tensor(split.std, device=self.device).view(shape)
@@ -228,8 +233,21 @@ class DeviceBatches:
 
     def _read(self, rows: np.ndarray) -> Tensor:
         """Return raw samples on the host, pinned where a GPU will take them."""
-        samples = torch.from_numpy(np.array(self.split.x[rows]))
+        samples = self._rows(rows)
         return samples.pin_memory() if self.device.type == "cuda" else samples
+
+    def _rows(self, rows: np.ndarray) -> Tensor:
+        """Return raw samples on the host; taking rows by their numbers copies them, once."""
+        return torch.from_numpy(np.asarray(self.split.x[rows]))
+
+
+def _room_on(device: torch.device) -> int:
+    """Return how many bytes a data set may take on a device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    else:
+        free = psutil.virtual_memory().available
+    return min(MOST_DEVICE_BYTES, int(SHARE_OF_FREE * free))
 
 
 def finish_images(

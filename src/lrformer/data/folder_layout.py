@@ -107,11 +107,20 @@ def _image_files(folder: Path) -> list[Path]:
 
 
 def images_below(folder: Path) -> list[Path]:
-    """Return the image files below `folder`, sorted by path; what lies in hidden directories is not meant to be seen."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and path.is_file()
-        and is_image_file(path)
-    )
+    """Return the image files below `folder`, sorted by path; what lies in hidden directories is not meant to be seen.
+
+    Directories that are links are followed, each once: one may lead back to where it lies.
+    """
+    files: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    for place, directories, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        stat = here.stat()
+        if (stat.st_dev, stat.st_ino) in seen:
+            directories.clear()
+            continue
+        seen.add((stat.st_dev, stat.st_ino))
+        directories[:] = sorted(name for name in directories if not name.startswith("."))
+        found = (here / name for name in names if not name.startswith("."))
+        files += [path for path in found if path.is_file() and is_image_file(path)]
+    return sorted(files)

@@ -34,6 +34,7 @@ from lrformer.data.folder_layout import (
 from lrformer.data.overlap import NamedImages, check_no_overlap
 
 ONLY_SPLIT = "test"
+LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,9 @@ class ImageFolder:
         place = hashlib.sha256(
             f"{self.folder}\0{self.image_format}".encode(errors="surrogateescape")
         ).hexdigest()[:12]
-        return self.root / f"{self.name}-{place}"
+        # A component of a path has 255 bytes at most; the digest tells two folders apart.
+        shown = self.name.encode(errors="surrogateescape")[:LONGEST_NAME]
+        return self.root / f"{shown.decode(errors='ignore')}-{place}"
 
     def open(self, split: str) -> Split:
         """Return one split; every labeled split is prepared with it, so that an overlap is found now, also with unknown images."""

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from lrformer._version import __version__
 from lrformer.core import ConfigError, LRFormerError, UnsupportedModelError, from_record, to_record
+from lrformer.core.new_file import open_beside
 from lrformer.interop.convert import Conversion, conversion_of, reapply
 from lrformer.interop.kinds import KINDS
 from lrformer.interop.structure import first_difference
@@ -211,16 +211,15 @@ def _plain_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def _replace_file(path: Path, content: bytes) -> None:
     """Write `content` beside `path` and move it there in one step."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = open_beside(path)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -44,6 +44,8 @@ class Method(nn.Module, ABC):
 
     config_class: ClassVar[type]
     default_score: ClassVar[str] = "entropy"
+    # False where `loss` is the method's own.
+    uses_criterion: ClassVar[bool] = True
 
     def __init__(self, backbone: BackboneFactory, num_classes: int, config: Any) -> None:
         super().__init__()

@@ -67,6 +67,7 @@ class DUE(BackboneMethod):
     """
 
     config_class: ClassVar[type] = DUEConfig
+    uses_criterion = False
 
     def __init__(self, backbone: BackboneFactory, num_classes: int, config: DUEConfig) -> None:
         super().__init__(backbone, num_classes, config)

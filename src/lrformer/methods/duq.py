@@ -48,6 +48,7 @@ class DUQ(BackboneMethod):
     """Binary cross-entropy on the kernels, a two-sided gradient penalty, moving-average centroids."""
 
     config_class: ClassVar[type] = DUQConfig
+    uses_criterion = False
     default_score: ClassVar[str] = "kernel_distance"
 
     def __init__(self, backbone: BackboneFactory, num_classes: int, config: DUQConfig) -> None:

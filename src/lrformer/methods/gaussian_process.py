@@ -91,8 +91,9 @@ class GaussianProcessMethod(BackboneMethod):
             self.gp.posterior.mark_stale()
 
     def refresh_posterior(self) -> None:
-        """Invert the precision that this epoch has summed; a process that is fitted after training has gathered none."""
-        if self.gp is not None and not isinstance(self.gp, FittedGP):
+        """Invert the precision that this epoch has summed, where training gathers one: not before a fit after it."""
+        is_gathered = isinstance(self.gp, RandomFeatureGP) and self.gp.config.update_in_training
+        if self.gp is not None and is_gathered:
             self.gp.refresh()
 
     def posterior_features(self, x: Tensor, generator: torch.Generator) -> Float[Tensor, "b e"]:

@@ -11,6 +11,7 @@ from typing import Any
 from lrformer.core import ConfigError
 from lrformer.data import SHIFT_AND_FLIP, AugmentConfig
 from lrformer.heads import RandomFeatureGPConfig
+from lrformer.methods import METHODS
 from lrformer.recipes.experiment import RECIPES, Experiment, augment_for
 from lrformer.training import OptimizerConfig, TrainConfig
 
@@ -173,7 +174,7 @@ def _a3(data: str, method: str, *, lr: float, start: str | None) -> TrainConfig:
         method_overrides=_method_overrides(method),
         epochs=EPOCHS,
         batch_size=A3_BATCH,
-        loss="binary_cross_entropy",
+        loss="binary_cross_entropy" if METHODS[method].uses_criterion else "cross_entropy",
         augment=augment_for(data, A3_AUGMENT),
         optimizer=_optimizer("lamb", lr),
     )

@@ -17,7 +17,11 @@ POLL_INTERVAL = SECONDS_OF_PATIENCE / 10
 
 
 def lock_path(path: Path) -> Path:
-    """Return the lock of a record or of a run: a hidden file beside it, wherever else a process works."""
+    """Return the lock of a record or of a run: a hidden file beside it, wherever else a process works.
+
+    That of a link lies beside what it leads to, so that it is the same under both names.
+    """
+    path = path.resolve() if path.is_symlink() else path
     return path.with_name(f".{path.name}.lock")
 
 

@@ -38,6 +38,7 @@ from lrformer.training.atomic_files import RunFileError, check_writable
 from lrformer.training.metrics_file import is_finished
 from lrformer.training.processes import check_device
 from lrformer.training.run_config import CONFIG_FILE
+from lrformer.training.state import is_training_over
 
 # After this nothing on the GPU works in the same process.
 LOST_DEVICE = ("CUDA error", "device-side assert", "unspecified launch failure")
@@ -319,8 +320,8 @@ class _Work:
             return f"{run.name} would not fit into the time that is left"
         with_weights = "" if trained is None else f" with the weights of {trained.row}"
         self.say(f"{self._title(run)}{with_weights} ...")
-        # An evaluation takes what it takes: cut off, it would have to begin again at every call.
-        is_trained = is_finished(folder)
+        # A fit and an evaluation take what they take: cut off, they would have to begin again at every call.
+        is_trained = trained is not None or is_finished(folder) or is_training_over(folder)
         with self.limit.suspended() if is_trained else nullcontext():
             try:
                 entry = _attempt(run, folder, self.how, trained)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lrformer.core import ConfigError, LRFormerError
+from lrformer.core.new_file import open_beside
 
 WAY_OUT_OF_DAMAGE = (
     "it is damaged. Restore it from a copy, or delete it to have made anew what can be."
@@ -32,20 +33,21 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path, content: bytes) -> Iterator[Path]:
-    """Yield where `content` lies beside `path`, and put it there in one step when the block has ended without an error."""
+    """Yield where `content` lies beside `path`, and put it there in one step when the block has ended without an error.
+
+    A link stays one: what it leads to is replaced.
+    """
     temporary = None
+    path = path.resolve() if path.is_symlink() else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix
-        )
+        handle, temporary = open_beside(path)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        yield Path(temporary)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        yield temporary
+        temporary.replace(path)
     except OSError as error:
         _remove(temporary)
         kept = "; the file that was there is unchanged" if os.path.lexists(path) else ""
@@ -121,14 +123,26 @@ def tensors_as_bytes(
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a safetensors file and its metadata; nothing is ever unpickled."""
+    with _opened(path) as file:
+        # Copies: the file may be replaced while its tensors are in use.
+        tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        return tensors, dict(file.metadata() or {})
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file; its tensors are not read."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     _check_there(path)
     try:
         with safe_open(path, framework="pt") as file:
-            # Copies: the file may be replaced while its tensors are in use.
-            tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-            return tensors, dict(file.metadata() or {})
+            yield file
     except SafetensorError as error:
         raise ConfigError(
             f"{path} is not a safetensors file ({error}); {WAY_OUT_OF_DAMAGE}"
@@ -162,6 +176,6 @@ def _check_there(path: Path) -> None:
         raise ConfigError(f"{path} is missing; {path.parent} is no run folder, or not a whole one.")
 
 
-def _remove(temporary: str | None) -> None:
+def _remove(temporary: Path | None) -> None:
     if temporary is not None:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Whose folder it is: new, the same run that goes on, or somebody else's."""
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lrformer.core import ConfigError, to_record
+from lrformer.core.processes import gather_objects, num_processes
 from lrformer.data import DATASETS
 from lrformer.training.run_config import CONFIG_FILE, RunConfig, read_run_config, write_run_config
 
@@ -47,6 +49,28 @@ def claim_folder(folder: Path, config: RunConfig) -> None:
             "another folder."
         )
     write_run_config(folder, config)
+
+
+def check_is_shared(folder: Path) -> None:
+    """Raise, in every process, where they do not all see the same folder; every process calls it."""
+    if num_processes() == 1:
+        return
+    token = secrets.token_hex(4)
+    # Named as what a crash may leave of the first write.
+    mark = folder / f".{CONFIG_FILE}.{gather_objects(token)[0]}"
+    is_first = mark.name.endswith(token)
+    if is_first:
+        mark.touch()
+    gather_objects(None)  # it is there
+    sees = gather_objects(mark.exists())
+    if is_first:
+        mark.unlink(missing_ok=True)
+    if not all(sees):
+        blind = ", ".join(str(number) for number, has in enumerate(sees) if not has)
+        raise ConfigError(
+            f"{folder} is not the same folder in every process (not in {blind}): they run on several machines. Choose one on "
+            "a disk that all of them see."
+        )
 
 
 @contextmanager

@@ -122,6 +122,8 @@ class Training:
         )
         if resumed is not None:
             self.stage.load(resumed)
+            if not self.accelerator.is_main_process:
+                self.stage.start_epoch()  # the sums of all are with the first
             own = saved.strip_prefix(resumed, _generators_of(self.accelerator.process_index))
             if own:  # none of a process that was not there before
                 saved.load_generators(own, self.device)
@@ -222,9 +224,13 @@ class Training:
             images_per_second=rate,
         )
 
+    def _sums(self) -> dict[str, torch.Tensor]:
+        """Return what all processes have summed in this epoch."""
+        own = {"totals": self.stage.step.totals, "counts": self.criterion.counts}
+        return {name: self.accelerator.reduce(sums.clone(), "sum") for name, sums in own.items()}
+
     def _end_epoch(self) -> None:
-        totals = self.accelerator.reduce(self.stage.step.totals.clone(), "sum")
-        counts = self.accelerator.reduce(self.criterion.counts.clone(), "sum")
+        totals, counts = self._sums().values()
         loss, count = totals.tolist()
         # Only now, because reading the totals has waited for a GPU that lags behind.
         seconds = time.monotonic() - self._epoch_began
@@ -280,15 +286,17 @@ class Training:
             # Each process holds its own part of a posterior; the file must hold the sum.
             self.method.refresh_posterior()
         self._last_save = time.monotonic()
+        sums = self._sums()
         generators = gather_objects(saved.generator_tensors(self.device))
         if not self.accelerator.is_main_process:
             return
         tensors = saved.with_prefix(self.method.state_dict(), "model")
+        is_over = self.position.stage == self.method.num_stages
         for process, states in enumerate(generators):
             tensors |= saved.with_prefix(states, _generators_of(process))
         if not is_between_stages:
-            tensors |= self.stage.tensors()
-        saved.write_state(self.folder, self.position, tensors)
+            tensors |= {**self.stage.tensors(), **sums}
+        saved.write_state(self.folder, self.position, tensors, is_over=is_over)
 
     def _diverged(self, what: str) -> TrainingDivergedError:
         number = self.position.epoch * self.steps_per_epoch + self.position.step

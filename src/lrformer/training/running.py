@@ -20,9 +20,10 @@ from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.backbone import (
     BackboneRecord,
     backbone_img_size,
+    is_timm_name,
     resolve_model,
 )
-from lrformer.training.claim import check_same, claim_folder, sole_process
+from lrformer.training.claim import check_is_shared, check_same, claim_folder, sole_process
 from lrformer.training.config import RuntimeConfig, TrainConfig, default_batch_size
 from lrformer.training.length_scale import (
     LengthScaleChoice,
@@ -135,6 +136,8 @@ def train(
     check_length_scale(method, train_split)
     check_score(config, method, val_split)
     _check_pieces(config, method)
+    if source is None and not is_run(folder):
+        _check_used(config, train_split, method)
     run_config = RunConfig(
         train=config,
         backbone=record,
@@ -149,6 +152,7 @@ def train(
         check_weights_of(source, run_config)
     with accelerator.main_process_first():
         claim_folder(folder, run_config)
+    check_is_shared(folder)
     # A damaged file that was deleted, as its error says, is made anew with the rest.
     if is_finished(folder) and is_whole(folder):
         if accelerator.is_main_process:
@@ -245,6 +249,26 @@ def _check_pieces(config: TrainConfig, method: Method) -> None:
             f"momentum ({gp.config.momentum}) averages the precision over batches, and accumulate ({config.accumulate}) cuts "
             "each into as many; leave one of the two out."
         )
+
+
+def _check_used(config: TrainConfig, split: Split, method: Method) -> None:
+    """Raise for a setting that this run would not look at: it would be another run for nothing."""
+    default = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+    unused = {}
+    if not is_timm_name(config.start):
+        unused["pretrained"] = (
+            "is for a model of timm to start from (start=NAME, --from NAME); weights are drawn without it"
+        )
+    if not split.is_image:
+        unused["image_size"] = f"is for images, and {split.name} holds points"
+    if not method.uses_criterion:
+        unused |= dict.fromkeys(
+            ("loss", "label_smoothing"),
+            f"is not for method '{config.method}', whose loss is its own",
+        )
+    for name, why in unused.items():
+        if (value := getattr(config, name)) != default[name]:
+            raise ConfigError(f"{name} ({value!r}) {why}. Leave it out.")
 
 
 def _take_over(training: Training, source: Path) -> None:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from lrformer.core import ConfigError, from_record, to_record
-from lrformer.training.atomic_files import read_tensors, write_tensors
+from lrformer.training.atomic_files import read_metadata, read_tensors, write_tensors
 
 STATE_FOLDER = "state"
 STATE_FILE = "training.safetensors"
 SCHEMA = 1
+OVER = "is_over"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +50,17 @@ def state_path(folder: Path) -> Path:
     return folder / STATE_FOLDER / STATE_FILE
 
 
-def write_state(folder: Path, position: Position, tensors: dict[str, Tensor]) -> None:
-    """Write the state; a crash meanwhile leaves the one before."""
+def write_state(
+    folder: Path, position: Position, tensors: dict[str, Tensor], *, is_over: bool = False
+) -> None:
+    """Write the state; a crash meanwhile leaves the one before.
+
+    Args:
+        is_over: whether nothing is left to train.
+    """
     metadata = {"schema": str(SCHEMA), "position": json.dumps(to_record(position))}
+    if is_over:
+        metadata[OVER] = "true"
     write_tensors(state_path(folder), tensors, metadata=metadata)
 
 
@@ -67,6 +76,12 @@ def read_state(folder: Path) -> tuple[Position, dict[str, Tensor]] | None:
             "only. Finish the run with the version that began it, or remove the folder."
         )
     return from_record(Position, json.loads(metadata["position"])), tensors
+
+
+def is_training_over(folder: Path) -> bool:
+    """Return whether an unfinished run has nothing left to train: its posterior and what follows are missing."""
+    path = state_path(folder)
+    return path.is_file() and OVER in read_metadata(path)
 
 
 def remove_state(folder: Path) -> None:
