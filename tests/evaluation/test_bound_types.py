@@ -241,6 +241,44 @@ def test_what_was_put_into_a_part_after_it_was_built_makes_the_bound_infinite(
 
 
 @pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("", "forward_features"),
+        ("", "forward_head"),
+        ("blocks.0.attn", "attend"),
+        ("head", "_call_impl"),
+    ],
+)
+def test_any_method_that_was_put_into_a_part_makes_the_bound_infinite(name, method):
+    model = small()
+    part = model.get_submodule(name)
+    own = getattr(part, method)
+    setattr(part, method, lambda *args, **kwargs: 1e6 * own(*args, **kwargs))
+    report = bounds(model)
+    assert report.chain.log10 == math.inf
+    assert f"has a {method} that was put into it" in report.chain.bound.reason
+
+
+def test_a_hook_on_every_module_makes_the_bound_infinite():
+    model = small()
+    hook = nn.modules.module.register_module_forward_hook(lambda _, args, output: 2 * output)
+    try:
+        report = bounds(model)
+    finally:
+        hook.remove()
+    assert report.chain.log10 == math.inf
+    assert "global forward hook" in report.chain.bound.reason
+    assert math.isfinite(bounds(model).chain.log10)
+
+
+def test_a_compiled_part_is_not_taken_for_a_patched_one():
+    model = small()
+    expected = bounds(model).chain.log10
+    model.blocks[0].compile()
+    assert bounds(model).chain.log10 == expected
+
+
+@pytest.mark.parametrize(
     "normalize",
     [
         nn.utils.spectral_norm,

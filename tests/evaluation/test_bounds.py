@@ -412,6 +412,19 @@ def test_a_model_whose_output_overflows_has_nothing_to_measure():
         bounds(Overflowing(), x)
 
 
+def test_the_radii_of_a_model_with_large_logits_are_not_those_of_rounded_ones():
+    torch.manual_seed(0)
+    tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)
+    config = CertifiedConfig(tokens=tokens, embed_dim=12, depth=2, num_heads=3, num_classes=4)
+    model = config.build()
+    with torch.no_grad():
+        model.head.bias.add_(3e4)  # steps of .002 in float32
+    x = images(64).float()
+    rounded = bounds(model, x, num_steps=1)
+    exact = bounds(copy.deepcopy(model).double(), x.double(), num_steps=1)
+    assert rounded.margins == pytest.approx(exact.margins, rel=1e-6, abs=1e-9)
+
+
 def test_the_radii_of_a_model_in_16_bits_are_those_of_its_weights_without_rounding():
     torch.manual_seed(0)
     tokens = PatchTokens(img_size=4, patch_size=2, in_chans=1)

@@ -1,15 +1,17 @@
 """The posterior as a state: when it is fitted and when stale, what copies it, saves it and computes with it."""
 
 import copy
+import math
 
 import pytest
 import torch
 
-from lrformer.core import NotFittedError
+from lrformer.core import ConfigError, NotFiniteError, NotFittedError
 from lrformer.heads import (
     RandomFeatureGP,
     RandomFeatureGPConfig,
 )
+from lrformer.heads.laplace_posterior import LaplacePosterior
 from tests.heads.test_laplace_gp import fitted_head, generator
 from tests.tolerance import assert_close
 
@@ -219,3 +221,16 @@ def test_an_empty_batch_adds_nothing() -> None:
         before = head.posterior.precision.clone()
         head.update(torch.zeros(0, 3))
         assert torch.equal(head.posterior.precision, before)
+
+
+def test_a_feature_that_is_no_number_and_a_ridge_that_is_lost_are_told_apart() -> None:
+    posterior = LaplacePosterior(8, 2)
+    posterior.update(torch.full((3, 8), math.nan))
+    with pytest.raises(NotFiniteError, match="a feature of the data was NaN or infinite"):
+        posterior.refresh()
+    flat = torch.randn(1000, 4, generator=generator()) @ torch.randn(4, 64, generator=generator())
+    posterior = LaplacePosterior(64, 2, ridge=1e-9)
+    posterior.update(100 * flat)
+    with pytest.raises(ConfigError, match=r"ridge \(1e-09\) is lost in float64"):
+        posterior.refresh()
+    assert not posterior.is_fitted

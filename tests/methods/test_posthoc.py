@@ -237,3 +237,14 @@ def test_where_no_temperature_is_better_than_another_it_is_one() -> None:
     assert fit_temperature(one_class, torch.zeros(8, dtype=torch.long)) == Temperature(value=1.0)
     flat = Predictive(logits=torch.ones(8, 3))
     assert fit_temperature(flat, torch.arange(8) % 3).value == 1.0
+
+
+def test_a_threshold_on_confidences_near_one_is_that_of_exact_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 10, generator=generator)
+    logits[:, 0] += 25  # in float32 most confidences are 1
+    known, later = Predictive(logits=logits[:2000]), Predictive(logits=logits[2000:])
+    rule = fit_abstention(known, score="msp")
+    exact = fit_abstention(known.to(torch.float64), score="msp")
+    assert rule.threshold == exact.threshold > 0
+    assert 0.93 < float(rule.accepts(later).double().mean()) < 0.97

@@ -277,3 +277,19 @@ def test_scores_of_one_side_alone_are_refused():
         bootstrap_detection_scores(
             {"entropy": torch.zeros(3)}, {"energy": torch.zeros(3)}, generator=torch.Generator()
         )
+
+
+def test_a_figure_that_no_draw_has_is_left_out_and_not_given_as_no_number() -> None:
+    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1])  # one is wrong, which a draw of one sample set may lack
+    found = [
+        bootstrap_classification(probs, labels, generator=make_generator(seed), num_draws=1)
+        for seed in range(20)
+    ]
+    name = "overconfidence_mean_confidence_when_wrong"
+    assert any(name in intervals for intervals in found)
+    assert any(name not in intervals for intervals in found)
+    for intervals in found:
+        for interval in intervals.values():
+            assert math.isfinite(interval.low)
+            assert math.isfinite(interval.high)

@@ -39,14 +39,15 @@ def with_balls(
             }
             for kind in ("places", "modules")
         )
+    # The global one first: beside a constant that is no number `min` keeps its first argument.
     return replace(
         report,
         rows=tuple(
-            replace(r, local=min(modules.get(r.name, math.inf), r.frobenius.value))
+            replace(r, local=min(r.frobenius.value, modules.get(r.name, math.inf)))
             for r in report.rows
         ),
         depth=tuple(
-            replace(p, local=min(places.get(p.name, math.inf), _power(p.log10_sound)))
+            replace(p, local=min(_power(p.log10_sound), places.get(p.name, math.inf)))
             for p in report.depth
         ),
         local=LocalBounds(

@@ -107,12 +107,12 @@ def first_not_finite(values: Tensor) -> int | None:
 
 @torch.no_grad()
 def exact_outputs(model: nn.Module, x: Tensor, outputs: Tensor, *, batch_size: int) -> Tensor:
-    """Return `outputs` in float64; of a model in 16 bits those of its copy in float64.
+    """Return `outputs` in float64; of a model with less those of its copy in float64.
 
     Its own are rounded, and the constants are those of the map without rounding.
     """
-    if outputs.dtype not in (torch.float16, torch.bfloat16):
-        return outputs.double()
+    if outputs.dtype == torch.float64:
+        return outputs
     exact = copy.deepcopy(model).double()
     with differentiable(exact):
         return torch.cat([_logits(exact, part.double()) for part in x.split(batch_size)])

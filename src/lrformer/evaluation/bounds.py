@@ -324,7 +324,10 @@ def _with_data(
     )
     if not has_margins(seen.outputs):
         return report
-    outputs = exact_outputs(model, x, seen.outputs, batch_size=batch_size)
+    # Without a constant there is no radius, and a model that is not what its class says may have no copy.
+    outputs = seen.outputs.double()
+    if math.isfinite(constant):
+        outputs = exact_outputs(model, x, seen.outputs, batch_size=batch_size)
     return replace(
         report,
         margins=tuple(margins(outputs).tolist()),

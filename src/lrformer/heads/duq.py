@@ -116,4 +116,4 @@ def as_one_hot(
     """Return class indices as rows of zeros and a one; rows of probabilities are returned unchanged."""
     if targets.is_floating_point():
         return targets
-    return nn.functional.one_hot(targets, num_classes).float()
+    return nn.functional.one_hot(targets.long(), num_classes).float()

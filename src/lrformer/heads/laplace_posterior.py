@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
-from lrformer.core import ConfigError, NotFittedError
+from lrformer.core import ConfigError, NotFiniteError, NotFittedError
 from lrformer.core.full_precision import apply_without_rounding, without_autocast
 from lrformer.core.processes import num_processes
 from lrformer.core.transforms import is_traced_or_transformed
@@ -177,15 +177,28 @@ class LaplacePosterior(nn.Module):
 
         Raises:
             NotFittedError: when no data has been added.
+            NotFiniteError: when a feature was NaN or infinite.
+            ConfigError: when the ridge is too small for float64.
         """
         if num_processes() > 1:
             self._merge_processes()
-        if not self.precision.diagonal(dim1=-2, dim2=-1).sum() > 0:
+        total = float(self.precision.diagonal(dim1=-2, dim2=-1).sum())
+        if not math.isfinite(total):
+            raise NotFiniteError(
+                "the precision of the posterior is not finite: a feature of the data was NaN or infinite."
+            )
+        if total <= 0:
             raise NotFittedError(
                 "the precision has seen no data; run a training epoch, or fit_posterior(loader)."
             )
         identity = torch.eye(self.num_features, dtype=torch.float64, device=self.precision.device)
-        cholesky = torch.linalg.cholesky(self.precision + self.ridge * identity)
+        try:
+            cholesky = torch.linalg.cholesky(self.precision + self.ridge * identity)
+        except torch.linalg.LinAlgError as error:
+            raise ConfigError(
+                f"ridge ({self.ridge}) is lost in float64 beside a precision with a trace of {total:.3g}, which cannot be "
+                "inverted; choose a larger one."
+            ) from error
         inverse = torch.linalg.solve_triangular(cholesky, identity, upper=False)
         self.root.copy_(inverse * math.sqrt(self.ridge))
         self.fitted.fill_(1)

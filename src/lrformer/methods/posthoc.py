@@ -179,6 +179,11 @@ def _golden_section(function, low: float, high: float, tolerance: float) -> floa
     return (low + high) / 2
 
 
+def _uncertainty(predictive: Predictive, score: str) -> Float[Tensor, " b"]:
+    """Return a score in float64, as evaluations take it: in float32 one minus a confidence has few values near zero."""
+    return predictive.to(torch.float64).uncertainty(score)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AbstentionRule:
     """Accept an input whose score is at most `threshold`; abstain from the others."""
@@ -189,7 +194,7 @@ class AbstentionRule:
     def accepts(self, predictive: Predictive) -> Bool[Tensor, " b"]:
         """Return which inputs the model should answer."""
         _check_predictive("predictive", predictive)
-        return predictive.uncertainty(self.score) <= self.threshold
+        return _uncertainty(predictive, self.score) <= self.threshold
 
 
 @torch.no_grad()
@@ -202,7 +207,7 @@ def fit_abstention(
             f"true_positive_rate ({true_positive_rate}) must be above 0 and at most 1."
         )
     _check_predictive("validation", validation)
-    scores = validation.uncertainty(score).sort().values
+    scores = _uncertainty(validation, score).sort().values
     if len(scores) == 0:
         raise ConfigError("validation is empty; a threshold needs at least one prediction.")
     if scores.isnan().any():

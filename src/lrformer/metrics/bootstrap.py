@@ -301,7 +301,10 @@ def _intervals(
     for name, value in estimates.items():
         if math.isnan(value):
             continue
-        low, high = torch.cat(parts[name]).double().nanquantile(tails).tolist()
+        drawn = torch.cat(parts[name]).double()
+        if drawn.isnan().all():
+            continue  # defined on the whole set, and on none of the draws
+        low, high = drawn.nanquantile(tails).tolist()
         intervals[name] = Interval(
             value=value, low=low, high=high, level=level, num_draws=num_draws
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lrformer.core import LRFormerError
+from lrformer.core import LRFormerError, NotFiniteError
 from lrformer.core.processes import gather_objects
 from lrformer.data import DeviceBatches
 from lrformer.methods import Method
@@ -259,7 +259,7 @@ class Training:
     def _validate(self) -> dict[str, Any]:
         try:
             self.method.refresh_posterior()
-        except torch.linalg.LinAlgError as error:
+        except NotFiniteError as error:
             raise self._diverged("the precision of the posterior is not finite") from error
         average = self.stage.average
         if average is None:
