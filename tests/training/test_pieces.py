@@ -1,6 +1,6 @@
 """Schedule, optimizers, criterion: each against a slow reference."""
 
-import math
+import dataclasses
 from itertools import pairwise
 
 import pytest
@@ -11,7 +11,7 @@ from lrformer.core import ConfigError
 from lrformer.methods import create_method
 from lrformer.models import create_model
 from lrformer.training import OptimizerConfig, TrainConfig
-from lrformer.training.config import default_batch_size
+from lrformer.training.config import default_batch_size, default_lr
 from lrformer.training.criterion import Criterion
 from lrformer.training.lamb import LAMB
 from lrformer.training.muon import Muon
@@ -279,4 +279,20 @@ def test_a_rate_that_is_no_number_is_refused():
 def test_a_wrong_optimizer_gets_the_nearest_name():
     with pytest.raises(ConfigError, match="Did you mean 'adamw'"):
         OptimizerConfig(name="adamm")  # pyright: ignore[reportArgumentType]
-    assert math.isclose(OptimizerConfig().lr, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "weight_decay"),
+    [("adamw", 1e-3, 0.05), ("sgd", 1e-2, 5e-4), ("lamb", 1e-3, 0.05), ("muon", 3e-3, 0.05)],
+)
+def test_an_optimizer_has_a_rate_of_its_own_and_trained_weights_a_tenth_of_it(
+    name, lr, weight_decay
+):
+    optimizer = OptimizerConfig(name=name)
+    assert optimizer.decay == weight_decay
+    assert OptimizerConfig(name=name, weight_decay=0.1).decay == 0.1
+    config = TrainConfig(data="digits", optimizer=optimizer)
+    assert default_lr(config) == lr
+    trained = dataclasses.replace(config, start="vit_tiny_patch16_224")
+    assert default_lr(trained) == pytest.approx(lr / 10)
+    assert default_lr(dataclasses.replace(trained, pretrained=False)) == lr

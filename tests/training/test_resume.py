@@ -122,9 +122,7 @@ def test_an_ensemble_resumes_at_the_member_it_was_stopped_in(tmp_path, monkeypat
 
 
 def test_a_method_with_inducing_points_resumes_to_the_same_bits(tmp_path, monkeypatch):
-    config = small(
-        method="due", method_overrides={}, epochs=2, batch_size=128, label_smoothing=0.0
-    )
+    config = small(method="due", method_overrides={}, epochs=2, batch_size=128, label_smoothing=0.0)
     with monkeypatch.context() as patched:
         stop_at(patched, 5, interrupt)
         with pytest.raises(KeyboardInterrupt):

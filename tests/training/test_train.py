@@ -84,6 +84,7 @@ def test_what_is_left_to_the_data_is_chosen_and_written_down(tmp_path):
     assert chosen.model == "lrformer_digits"
     assert chosen.model_overrides == {"patch_size": 4, **tiny}
     assert chosen.batch_size == 16  # 517 training images
+    assert (chosen.optimizer.lr, chosen.optimizer.weight_decay) == (1e-3, 0.05)
     assert train(left_open, tmp_path / "open", runtime=QUIET).config == run.config
     said = dataclasses.replace(left_open, batch_size=128, model_overrides={**tiny, "patch_size": 2})
     kept = train(said, tmp_path / "said", runtime=QUIET).config.train

@@ -101,10 +101,15 @@ def train(
         str | None, typer.Option(help="adamw, sgd, lamb or muon.", show_default="adamw")
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate after warm-up.", show_default="0.001")
+        float | None,
+        typer.Option(
+            help="Learning rate after warm-up.",
+            show_default="0.001 (sgd 0.01, muon 0.003); a tenth of it from trained weights",
+        ),
     ] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(help="Of weight matrices only.", show_default="0.05")
+        float | None,
+        typer.Option(help="Of weight matrices only.", show_default="0.05 (sgd 0.0005)"),
     ] = None,
     warmup_epochs: Annotated[
         float | None,

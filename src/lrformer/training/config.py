@@ -14,6 +14,11 @@ OPTIMIZERS = ("adamw", "sgd", "lamb", "muon")
 SCHEDULES = ("cosine", "steps")
 LOSSES = ("cross_entropy", "binary_cross_entropy")
 PRECISIONS = ("auto", "float32", "bfloat16")
+# Of weights that are drawn; trained ones want a smaller rate, which would undo what they know otherwise.
+DEFAULT_RATES = {"adamw": 1e-3, "sgd": 1e-2, "lamb": 1e-3, "muon": 3e-3}
+RATE_OF_TRAINED = 0.1
+# As an L2 penalty, which SGD's is, .05 all but stops a transformer from learning.
+DEFAULT_DECAYS = {"adamw": 0.05, "sgd": 5e-4, "lamb": 0.05, "muon": 0.05}
 LONGEST_WARMUP_EPOCHS = 5.0
 WARMUP_SHARE = 0.1
 LARGEST_DEFAULT_BATCH = 128
@@ -30,9 +35,9 @@ class OptimizerConfig:
 
     Attributes:
         name: "adamw", "sgd" (with `momentum`), "lamb" or "muon" (matrices by Muon, the rest by AdamW).
-        lr: learning rate after warm-up.
+        lr: learning rate after warm-up; None is `default_lr` of the run.
         weight_decay: of weight matrices only, unless `decays_vectors`. Decoupled, except in SGD, where it is an L2
-            penalty.
+            penalty. None is .05, and .0005 in SGD.
         decays_vectors: whether norms and biases are decayed too; position embeddings, class token and learned alphas
             are never.
         momentum: of SGD; that of Muon is 0.95.
@@ -48,8 +53,8 @@ class OptimizerConfig:
     """
 
     name: Literal["adamw", "sgd", "lamb", "muon"] = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 0.05
+    lr: float | None = None
+    weight_decay: float | None = None
     decays_vectors: bool = False
     momentum: float = 0.9
     nesterov: bool = False
@@ -65,9 +70,9 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         check_kinds(type(self), vars(self))
         _check_choice("optimizer", self.name, OPTIMIZERS)
-        if not self.lr > 0:
+        if self.lr is not None and not self.lr > 0:
             raise ConfigError(f"lr ({self.lr}) must be positive.")
-        if self.weight_decay < 0:
+        if self.weight_decay is not None and self.weight_decay < 0:
             raise ConfigError(f"weight_decay ({self.weight_decay}) must not be negative.")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum ({self.momentum}) must be at least 0 and below 1.")
@@ -102,6 +107,17 @@ class OptimizerConfig:
             raise ConfigError(
                 f"clip_norm ({self.clip_norm}) must be positive; None (--clip-norm 0) does not clip."
             )
+
+    @property
+    def rate(self) -> float:
+        """Return the learning rate of a run, in which it is settled."""
+        assert self.lr is not None
+        return self.lr
+
+    @property
+    def decay(self) -> float:
+        """Return the weight decay, that of the optimizer where none was given."""
+        return DEFAULT_DECAYS[self.name] if self.weight_decay is None else self.weight_decay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +240,13 @@ class TrainConfig:
         if self.optimizer.warmup_epochs is not None:
             return self.optimizer.warmup_epochs
         return min(LONGEST_WARMUP_EPOCHS, WARMUP_SHARE * self.epochs)
+
+
+def default_lr(config: TrainConfig) -> float:
+    """Return the learning rate of the optimizer, or a tenth of it where training starts from trained weights."""
+    rate = DEFAULT_RATES[config.optimizer.name]
+    is_trained = config.start is not None and config.pretrained
+    return rate * RATE_OF_TRAINED if is_trained else rate
 
 
 def default_batch_size(num_samples: int) -> int:

@@ -46,7 +46,7 @@ def parameter_groups(
             if id(parameter) in num_parts:
                 matrices.setdefault(num_parts[id(parameter)], []).append(parameter)
         groups[True] = [p for p in groups[True] if id(p) not in num_parts]
-    decay = config.weight_decay
+    decay = config.decay
     return [
         {"params": members, "weight_decay": decay, "is_matrix": True, "num_parts": parts}
         for parts, members in sorted(matrices.items())
@@ -62,7 +62,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer that `config` names; on a GPU its rate is a tensor that a CUDA graph can read."""
     is_cuda = device.type == "cuda"
-    lr: float | Tensor = torch.tensor(config.lr, device=device) if is_cuda else config.lr
+    lr: float | Tensor = torch.tensor(config.rate, device=device) if is_cuda else config.rate
     if config.name == "sgd":
         return torch.optim.SGD(
             groups, lr=lr, momentum=config.momentum, nesterov=config.nesterov, fused=is_cuda

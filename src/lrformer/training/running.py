@@ -24,7 +24,12 @@ from lrformer.training.backbone import (
     resolve_model,
 )
 from lrformer.training.claim import check_is_shared, check_same, claim_folder, sole_process
-from lrformer.training.config import RuntimeConfig, TrainConfig, default_batch_size
+from lrformer.training.config import (
+    RuntimeConfig,
+    TrainConfig,
+    default_batch_size,
+    default_lr,
+)
 from lrformer.training.length_scale import (
     LengthScaleChoice,
     check_length_scale,
@@ -286,9 +291,14 @@ def _take_over(training: Training, source: Path) -> None:
 
 
 def resolve(config: TrainConfig, split: Split) -> TrainConfig:
-    """Return `config` with what it leaves to the data filled in: the model and the batch size."""
+    """Return `config` with what it leaves open filled in: batch size, learning rate and model."""
     if config.batch_size is None:
         config = dataclasses.replace(config, batch_size=default_batch_size(len(split)))
+    settled = {"weight_decay": config.optimizer.decay}
+    if config.optimizer.lr is None:
+        settled["lr"] = default_lr(config)
+    optimizer = dataclasses.replace(config.optimizer, **settled)
+    config = dataclasses.replace(config, optimizer=optimizer)
     return resolve_model(config, split)
 
 
