@@ -16,14 +16,15 @@ from lrformer.evaluation import (
 )
 from lrformer.evaluation.measure import _generator
 from lrformer.evaluation.words import direction
-from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics import (
+    balanced_accuracy,
     calibration_metrics,
     detection_metrics,
     overconfidence,
     scoring_metrics,
     selective_metrics,
 )
+from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics.resampling import draw_counts
 from tests.evaluation.made_run import random_logits
 
@@ -75,9 +76,10 @@ def test_every_value_is_that_of_the_metric_functions_for_every_set_and_score():
             **to_record(calibration_metrics(p, y)),
             **{f"overconfidence_{k}": v for k, v in to_record(overconfidence(p, y)).items()},
             "logit_norm": predictions.logit_norm.mean(),
+            "balanced_accuracy": balanced_accuracy(p, y),
         }
         found = scores.select(dataset=name)
-        assert len(found) == 11
+        assert len(found) == 12
         assert {n: m.value for n, m in found.items()} == pytest.approx(
             {n: expected[n] for n in found}
         )

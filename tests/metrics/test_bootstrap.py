@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 
 from lrformer.core import ConfigError, make_generator, to_record
-from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics import (
+    balanced_accuracy,
     bootstrap_classification,
     bootstrap_detection,
     bootstrap_detection_scores,
@@ -22,6 +22,7 @@ from lrformer.metrics import (
     seed_interval,
     selective_metrics,
 )
+from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics import calibration as calibration_file
 from lrformer.metrics.resampling import draw_counts
 
@@ -56,6 +57,7 @@ def test_classification_intervals_equal_a_loop_that_gathers_every_draw(random_pr
             **to_record(scoring_metrics(p, y)),
             **to_record(calibration_metrics(p, y)),
             **{f"overconfidence_{k}": v for k, v in to_record(overconfidence(p, y, threshold=0.7)).items()},
+            "balanced_accuracy": balanced_accuracy(p, y),
         }  # fmt: skip
 
     _assert_percentiles(
@@ -65,7 +67,7 @@ def test_classification_intervals_equal_a_loop_that_gathers_every_draw(random_pr
     assert {name: i.value for name, i in intervals.items()} == pytest.approx(
         {name: whole[name] for name in intervals}
     )
-    assert len(intervals) == 10
+    assert len(intervals) == 11
 
 
 def test_intervals_of_means_equal_a_loop_that_gathers_every_draw(random_scores):

@@ -1,14 +1,16 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, log_loss
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 
 from lrformer.core import ConfigError, from_record, to_record
 from lrformer.metrics import (
     ScoringMetrics,
     accuracy,
+    balanced_accuracy,
     brier_score,
     negative_log_likelihood,
     scoring_metrics,
@@ -28,6 +30,16 @@ def test_accuracy_nll_and_brier_equal_sklearn_and_a_slow_loop(random_predictions
     assert accuracy(probs, labels) == result.accuracy
     assert negative_log_likelihood(probs, labels) == result.nll
     assert brier_score(probs, labels) == result.brier
+
+
+def test_balanced_accuracy_equals_sklearn_also_where_classes_are_missing(random_predictions):
+    probs, labels = random_predictions(211, 6)
+    for kept in (labels >= 0, (labels != 5) & (labels != 2)):
+        p, y = probs[kept], labels[kept]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # answers of classes that no sample has
+            theirs = balanced_accuracy_score(y, p.argmax(1))
+        assert balanced_accuracy(p, y) == pytest.approx(theirs, abs=1e-12)
 
 
 def test_accuracy_equals_torchmetrics(random_predictions):

@@ -3,6 +3,7 @@
 import dataclasses
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from lrformer.methods import create_method
 from lrformer.models import create_model
 from lrformer.training import OptimizerConfig, TrainConfig
 from lrformer.training.config import default_batch_size, default_lr
-from lrformer.training.criterion import Criterion
+from lrformer.training.criterion import Criterion, balanced_weights
 from lrformer.training.lamb import LAMB
 from lrformer.training.muon import Muon
 from lrformer.training.optimizers import build_optimizer, parameter_groups
@@ -296,3 +297,24 @@ def test_an_optimizer_has_a_rate_of_its_own_and_trained_weights_a_tenth_of_it(
     trained = dataclasses.replace(config, start="vit_tiny_patch16_224")
     assert default_lr(trained) == pytest.approx(lr / 10)
     assert default_lr(dataclasses.replace(trained, pretrained=False)) == lr
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "binary_cross_entropy"])
+def test_balanced_weights_let_every_class_count_alike(name):
+    counts = np.array([6, 3, 1, 0])
+    weights = balanced_weights(counts)
+    assert weights.tolist() == pytest.approx([10 / 18, 10 / 9, 10 / 3, 0])
+    labels = torch.tensor([0] * 6 + [1] * 3 + [2])
+    logits = torch.randn(10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    settings = {"name": name, "label_smoothing": 0.1, "device": torch.device("cpu")}
+    plain, balanced = Criterion(**settings), Criterion(class_weights=weights, **settings)
+    by_class = torch.stack([plain(logits[labels == k], labels[labels == k]) for k in range(3)])
+    assert_close(balanced(logits, labels), by_class.mean(), 1e-6)
+    soft = nn.functional.one_hot(labels, 4).float()
+    assert_close(balanced(logits, soft), balanced(logits, labels), 1e-6)
+    mixed = 0.5 * soft[:1] + 0.5 * soft[-1:]
+    single = plain(logits[:1], mixed)
+    assert_close(balanced(logits[:1], mixed), single * (weights[0] + weights[2]) / 2, 1e-6)
+    # Pieces of a batch add up to it.
+    pieces = torch.stack([balanced(logits[:5], labels[:5]), balanced(logits[5:], labels[5:])])
+    assert_close(pieces.mean(), balanced(logits, labels), 1e-6)

@@ -13,7 +13,7 @@ import torch
 
 from lrformer.core import ConfigError, MissingExtraError
 from lrformer.data import SHIFT_AND_FLIP, AugmentConfig, DeviceBatches, Split
-from lrformer.heads import DUQHead
+from lrformer.heads import DUQHead, Predictive
 from lrformer.methods import METHODS, list_methods
 from lrformer.training import RuntimeConfig, TrainConfig, load_run, running, train
 from lrformer.training.atomic_files import read_tensors
@@ -21,6 +21,7 @@ from lrformer.training.claim import claim_folder
 from lrformer.training.metrics_file import update_metrics
 from lrformer.training.running import check_run, resolve
 from lrformer.training.step import OptimizerStep
+from lrformer.training.validation import rough_temperature, weak_classes
 from tests.evaluation.made_run import write_image_folder, write_images
 from tests.tolerance import assert_close
 from tests.training.small import PLAIN, QUIET, SMALL, flat, small, weights
@@ -455,3 +456,27 @@ def test_a_run_keeps_whether_its_images_were_scaled_as_files(tmp_path):
     assert train(files, tmp_path / "files", runtime=QUIET).config.scales_files is True
     arrays = train(small(PLAIN, epochs=1), tmp_path / "arrays", runtime=QUIET)
     assert arrays.config.scales_files is False
+
+
+def test_classes_of_different_sizes_are_said_and_can_count_alike(tmp_path, capsys):
+    for name, color, number in (("blue", (30, 30, 200), 60), ("red", (200, 30, 30), 12)):
+        write_images(tmp_path / "data" / "train" / name, color, number, seed=number)
+    loud = RuntimeConfig(device="cpu")
+    data = {"data": str(tmp_path / "data"), "root": str(tmp_path / "cache"), "image_size": 8}
+    config = small(PLAIN, classes=None, epochs=1, batch_size=8, **data)
+    plain = train(config, tmp_path / "plain", runtime=loud)
+    said = capsys.readouterr().err
+    assert "classes of 11 (red) to 54 (blue) samples" in said
+    balanced = train(small(config, class_weights="balanced"), tmp_path / "balanced", runtime=QUIET)
+    assert weights(plain.path) != weights(balanced.path)
+
+
+def test_classes_without_a_right_answer_and_few_samples_for_a_temperature_are_said():
+    predictive = Predictive(logits=torch.tensor([[2.0, 1.0, 0.0]] * 4))
+    names = ("ant", "bee", "cow")
+    line = weak_classes(predictive, torch.tensor([0, 0, 1, 1]), names)
+    assert line is not None
+    assert line.endswith("is answered rightly: bee (0 of 2)")
+    assert weak_classes(predictive, torch.tensor([0, 0, 0, 0]), names) is None
+    assert "fitted to 4 validation samples" in str(rough_temperature(4))
+    assert rough_temperature(50) is None

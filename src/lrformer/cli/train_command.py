@@ -148,6 +148,19 @@ def train(
     label_smoothing: Annotated[
         float | None, typer.Option(help="Share spread over all classes.", show_default="0.0")
     ] = None,
+    class_weights: Annotated[
+        str | None,
+        typer.Option(
+            help="balanced: every class counts alike in the loss, however many images it has.",
+            show_default="none",
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="last, or best: the epoch with the lowest validation NLL.", show_default="last"
+        ),
+    ] = None,
     ema: Annotated[
         float | None,
         typer.Option(
@@ -256,6 +269,8 @@ def train(
             score=score,
             root=root,
             precision=precision,
+            class_weights=class_weights,
+            keep=keep,
         ),
     )
     runtime = RuntimeConfig(

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from lrformer.evaluation.scores import Scores
 
 NUM_WORST = 3
+# Of accuracies, that is worth a word.
+LEAST_DIFFERENCE = 0.005
 
 
 def operating_point(scores: "Scores") -> str | None:
@@ -41,4 +43,15 @@ def worst(scores: "Scores") -> str | None:
     if not found:
         return f"Every class of {scores.test_set} is always right."
     said = ", ".join(f"{entry.name} ({entry.accuracy:.1%} of {entry.count:,})" for entry in found)
-    return f"Classes right least often: {said}."
+    return f"Classes right least often: {said}.{_balanced(scores)}"
+
+
+def _balanced(scores: "Scores") -> str:
+    """Return the mean over the classes where it is another figure than the accuracy, as with classes of different sizes."""
+    found = scores.select(dataset=scores.test_set)
+    if "balanced_accuracy" not in found:
+        return ""  # an evaluation from before it was measured
+    plain, balanced = found["accuracy"].value, found["balanced_accuracy"].value
+    if abs(plain - balanced) < LEAST_DIFFERENCE:
+        return ""
+    return f" With every class alike the accuracy is {balanced:.1%}."

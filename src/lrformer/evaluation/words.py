@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 # Everything else that is measured is better when it is smaller.
-HIGHER_IS_BETTER = ("accuracy", "auroc", "aupr")
+HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "auroc", "aupr")
 # The share of a set that the run answers; more is better of the known, and less of the unknown.
 ACCEPTED = "accepted_at_threshold"
 # Figures that describe and do not judge: a model is not better for having more or less of them.
@@ -29,6 +29,7 @@ class MetricWords:
 
 WORDS = {
     "accuracy": MetricWords(title="Accuracy", meaning="how often the most probable class is right", is_percent=True),
+    "balanced_accuracy": MetricWords(title="Balanced accuracy", meaning="mean over the classes of how often each is right: all count alike", is_percent=True),
     "nll": MetricWords(title="NLL", meaning="how surprised the model is by the truth, in nats; punishes sure mistakes hardest"),
     "brier": MetricWords(title="Brier", meaning="squared distance between the probabilities and the truth, 0 to 2"),
     "ece_equal_width": MetricWords(title="ECE", meaning="how far confidence is from accuracy, over bins of equal width"),

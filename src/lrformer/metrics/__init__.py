@@ -38,6 +38,7 @@ from lrformer.metrics.overconfidence import (
 from lrformer.metrics.scoring import (
     ScoringMetrics,
     accuracy,
+    balanced_accuracy,
     brier_score,
     negative_log_likelihood,
     scoring_metrics,
@@ -69,6 +70,7 @@ __all__ = [
     "aupr",
     "aurc",
     "auroc",
+    "balanced_accuracy",
     "bootstrap_classification",
     "bootstrap_detection",
     "bootstrap_detection_scores",

@@ -26,7 +26,12 @@ from lrformer.metrics.detection import (
 from lrformer.metrics.inputs import Array, as_num_bins, as_predictions, as_scores, as_share
 from lrformer.metrics.overconfidence import DEFAULT_THRESHOLD, overconfidence_draws
 from lrformer.metrics.resampling import draw_counts, rank, weighted_mean, whole_sample
-from lrformer.metrics.scoring import brier_losses, correctness, log_losses
+from lrformer.metrics.scoring import (
+    balanced_accuracy_draws,
+    brier_losses,
+    correctness,
+    log_losses,
+)
 from lrformer.metrics.selective import (
     DEFAULT_COVERAGES,
     accepted_counts,
@@ -78,7 +83,7 @@ def bootstrap_classification(
     num_draws: int = DEFAULT_NUM_DRAWS,
     level: float = DEFAULT_LEVEL,
 ) -> dict[str, Interval]:
-    """Return the intervals of accuracy, NLL, Brier, the calibration errors and overconfidence.
+    """Return the intervals of accuracy, also over classes, NLL, Brier, the calibration errors and overconfidence.
 
     A metric that the data leave undefined (confidence when wrong, where nothing is wrong) has no interval.
     """
@@ -100,6 +105,7 @@ def bootstrap_classification(
         wrong_figures = overconfidence_draws(counts, confidence, 1 - correct, threshold=bound)
         draws = {
             **{name: weighted_mean(counts, values) for name, values in means.items()},
+            "balanced_accuracy": balanced_accuracy_draws(counts, correct, truth),
             "ece_equal_width": ece_draws(counts, of_confidence),
             "ece_equal_mass": ece_equal_mass_draws(counts, confidence, correct, num_bins=bins),
             "ece_class_wise": ece_draws(counts, of_every_class),

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lrformer.metrics.inputs import Array, as_predictions
+from lrformer.metrics.resampling import whole_sample
 
 # Softmax in float32 can underflow to zero; one such sample must not make the whole mean infinite.
 PROBABILITY_FLOOR = 1e-12
@@ -37,6 +38,25 @@ def brier_losses(probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Floa
     """Return the squared distance between probabilities and one-hot label of every sample, in [0, 2]."""
     truth = torch.nn.functional.one_hot(labels, probs.shape[1])
     return (probs - truth).square().sum(dim=1)
+
+
+def balanced_accuracy_draws(
+    counts: Float[Tensor, "draws b"], correct: Float[Tensor, " b"], labels: Int[Tensor, " b"]
+) -> Float[Tensor, " draws"]:
+    """Return the mean, over the classes that a draw holds, of the share of their samples that are right."""
+    num_classes = int(labels.max()) + 1
+    totals, right = (
+        counts.new_zeros(len(counts), num_classes).index_add_(1, labels, values)
+        for values in (counts, counts * correct.to(counts.dtype))
+    )
+    return (right / totals).nanmean(dim=1)
+
+
+def balanced_accuracy(probs: Array, labels: Array) -> float:
+    """Return the mean over the classes of the share of their samples that are right: every class counts alike."""
+    checked, truth = as_predictions(probs, labels)
+    correct = correctness(checked, truth)
+    return float(balanced_accuracy_draws(whole_sample(len(truth)), correct, truth))
 
 
 def accuracy(probs: Array, labels: Array) -> float:

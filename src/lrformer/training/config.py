@@ -13,6 +13,8 @@ from lrformer.heads.predictive import SCORES
 OPTIMIZERS = ("adamw", "sgd", "lamb", "muon")
 SCHEDULES = ("cosine", "steps")
 LOSSES = ("cross_entropy", "binary_cross_entropy")
+CLASS_WEIGHTS = ("none", "balanced")
+KEPT_EPOCHS = ("last", "best")
 PRECISIONS = ("auto", "float32", "bfloat16")
 # Of weights that are drawn; trained ones want a smaller rate, which would undo what they know otherwise.
 DEFAULT_RATES = {"adamw": 1e-3, "sgd": 1e-2, "lamb": 1e-3, "muon": 3e-3}
@@ -143,10 +145,13 @@ class TrainConfig:
             training set.
         accumulate: pieces in which a process takes its part of a batch; more need less memory.
         loss: for methods without a loss of their own.
-        label_smoothing: share of the target spread over all classes; as `loss`, not of due and duq, which have their own.
+        label_smoothing: share of the target spread over all classes.
+        class_weights: "balanced" lets every class count alike in the loss, however many images it has. As `loss` and
+            `label_smoothing`, not for due and duq, which have a loss of their own.
         augment: how training images are varied.
         ema_decay: of the moving average of the weights (and of the statistics of batch norm), which is then what is kept;
             None is off.
+        keep: the epoch whose weights are kept: the "last", or the "best", with the lowest NLL on the validation split.
         precision: "auto" is bfloat16 on a GPU and float32 elsewhere; weights are always float32.
         seed: of the weights, the order, the augmentation and the validation cut.
         true_positive_rate: share of validation inputs that the kept threshold accepts.
@@ -171,9 +176,11 @@ class TrainConfig:
     accumulate: int = 1
     loss: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
     label_smoothing: float = 0.0
+    class_weights: Literal["none", "balanced"] = "none"
     augment: AugmentConfig = PLAIN
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     ema_decay: float | None = None
+    keep: Literal["last", "best"] = "last"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     seed: int = 0
     true_positive_rate: float = 0.95
@@ -204,6 +211,8 @@ class TrainConfig:
             )
         _check_choice("loss", self.loss, LOSSES)
         _check_choice("precision", self.precision, PRECISIONS)
+        _check_choice("class_weights", self.class_weights, CLASS_WEIGHTS)
+        _check_choice("keep", self.keep, KEPT_EPOCHS)
         for name in ("epochs", "batch_size", "accumulate"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -268,7 +277,8 @@ class RuntimeConfig:
         compile: whether the backbone and the augmentation of data on the device go through `torch.compile`.
         cuda_graph: "auto" captures the whole step on one GPU where the method allows it.
         save_seconds: how much work a crash may cost: the state is written this often.
-        validate_every: epochs between two looks at the validation split; the last is always looked at.
+        validate_every: epochs between two looks at the validation split; the last is always looked at, and every one
+            where the best is kept.
         tensorboard: whether events are also written to `<run>/tensorboard`.
         quiet: whether the progress is not shown; `log.jsonl` is written always.
         seconds_between_lines: where there is no terminal, how much time lies between the lines of two epochs at

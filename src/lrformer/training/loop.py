@@ -14,15 +14,16 @@ from lrformer.core.processes import gather_objects
 from lrformer.data import DeviceBatches
 from lrformer.methods import Method
 from lrformer.training import state as saved
+from lrformer.training.best_epoch import BestEpoch
 from lrformer.training.config import RuntimeConfig, TrainConfig
-from lrformer.training.criterion import Criterion
+from lrformer.training.criterion import Criterion, balanced_weights
 from lrformer.training.interruption import Interruption
 from lrformer.training.journal import Journal
 from lrformer.training.processes import autocast_dtype
 from lrformer.training.progress import Display
 from lrformer.training.run_folder import LOG_FILE, load_state
 from lrformer.training.schedule import learning_rate
-from lrformer.training.splits import PlainLoader
+from lrformer.training.splits import PlainLoader, class_counts, describe_imbalance
 from lrformer.training.stage import start_stage
 from lrformer.training.step import epoch_plan
 from lrformer.training.validation import describe_predictions, predict_split
@@ -53,9 +54,15 @@ class Training:
     def __post_init__(self) -> None:
         self.device = self.accelerator.device
         self.dtype = autocast_dtype(self.config.precision, self.device)
+        counts = class_counts(self.batches.split)
+        is_balanced = self.config.class_weights == "balanced"
         self.criterion = Criterion(
-            name=self.config.loss, label_smoothing=self.config.label_smoothing, device=self.device
+            name=self.config.loss,
+            label_smoothing=self.config.label_smoothing,
+            class_weights=balanced_weights(counts) if is_balanced else None,
+            device=self.device,
         )
+        self.best = BestEpoch()
         self.method.criterion = self.criterion
         self.learnable = {id(p) for p in self.method.parameters() if p.requires_grad}
         self.steps_per_epoch = len(self.batches) // self.config.accumulate
@@ -120,8 +127,10 @@ class Training:
             batches=self.batches,
             learning_rate=self.learning_rate,
         )
+        self.best = BestEpoch()
         if resumed is not None:
             self.stage.load(resumed)
+            self.best.load(saved.strip_prefix(resumed, "best"))
             if not self.accelerator.is_main_process:
                 self.stage.start_epoch()  # the sums of all are with the first
             own = saved.strip_prefix(resumed, _generators_of(self.accelerator.process_index))
@@ -134,6 +143,11 @@ class Training:
             self._run_epoch()
         if self.stage.average is not None:
             self.stage.average.copy_to_model()
+        if self.config.keep == "best":
+            self.best.put_back(self.method)
+            self.display.say(
+                f"kept: epoch {self.best.epoch} of {self.config.epochs}, with a validation nll of {self.best.nll:.4f}"
+            )
         self.method.finish_stage()
         self.position = self.position.next_stage()
         self._save(is_between_stages=True)
@@ -244,7 +258,8 @@ class Training:
             "images_per_second": self.steps_per_epoch * self.images_per_step / max(seconds, 1e-9),
         }
         number = self.position.epoch + 1
-        if number % self.runtime.validate_every == 0 or number == self.config.epochs:
+        is_last = number == self.config.epochs
+        if is_last or number % self.runtime.validate_every == 0 or self.config.keep == "best":
             entry |= {f"val_{name}": value for name, value in self._validate().items()}
         elapsed = self.position.seconds + seconds
         self.position = replace(self.position.next_epoch(), seconds=elapsed)
@@ -272,7 +287,12 @@ class Training:
             predictive, labels = predict_split(self.method, self.val_batches, dtype=self.dtype)
         if not predictive.logits.isfinite().all():
             raise self._diverged("a prediction on the validation split is not finite")
-        return describe_predictions(predictive, labels)
+        figures = describe_predictions(predictive, labels)
+        if self.config.keep == "best":
+            # What one process finds, so that all keep the same epoch.
+            nll = gather_objects(figures["nll"])[0]
+            self.best.look(self.method, nll=nll, epoch=self.position.epoch + 1)
+        return figures
 
     def uncompiled(self) -> Any:
         """Return a context in which a compiled backbone runs as plain code: other shapes are rare there."""
@@ -296,6 +316,7 @@ class Training:
             tensors |= saved.with_prefix(states, _generators_of(process))
         if not is_between_stages:
             tensors |= {**self.stage.tensors(), **sums}
+            tensors |= saved.with_prefix(self.best.tensors(), "best")
         saved.write_state(self.folder, self.position, tensors, is_over=is_over)
 
     def _diverged(self, what: str) -> TrainingDivergedError:
@@ -332,6 +353,7 @@ class Training:
             f"{len(self.val_batches.split):,} validation samples: "
             f"{config.epochs} epoch{'' if config.epochs == 1 else 's'} of {self.steps_per_epoch} "
             f"step{'' if self.steps_per_epoch == 1 else 's'}, batches of {self.images_per_step}"
+            f"{describe_imbalance(self.batches.split)}"
         )
 
     def _what_comes(self) -> str:

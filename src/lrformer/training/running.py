@@ -23,6 +23,7 @@ from lrformer.training.backbone import (
     is_timm_name,
     resolve_model,
 )
+from lrformer.training.best_epoch import describe_overfitting, kept_epochs
 from lrformer.training.claim import check_is_shared, check_same, claim_folder, sole_process
 from lrformer.training.config import (
     RuntimeConfig,
@@ -84,7 +85,9 @@ from lrformer.training.validation import (
     fit_decision,
     fit_temperature_of,
     predict_split,
+    rough_temperature,
     rough_threshold,
+    weak_classes,
 )
 
 SEED_STRIDE = 1_000_003
@@ -268,7 +271,7 @@ def _check_used(config: TrainConfig, split: Split, method: Method) -> None:
         unused["image_size"] = f"is for images, and {split.name} holds points"
     if not method.uses_criterion:
         unused |= dict.fromkeys(
-            ("loss", "label_smoothing"),
+            ("loss", "label_smoothing", "class_weights"),
             f"is not for method '{config.method}', whose loss is its own",
         )
     for name, why in unused.items():
@@ -350,6 +353,13 @@ def _finish(training: Training, source: Path | None) -> None:
             training.display.say(describe_choice(found))
         if (warning := rough_threshold(decision, calibrated)) is not None:
             training.display.say(warning)
+        for warning in (
+            describe_overfitting(config, training.folder, describe_predictions(calibrated, labels)),
+            weak_classes(calibrated, labels, training.batches.split.class_names),
+            rough_temperature(len(labels)),
+        ):
+            if warning is not None:
+                training.display.say(warning)
         if temperature.is_at_the_top:
             training.display.say(
                 f"warning: the temperature is {decision.temperature:.3g}, the end of its range: by its {len(labels):,} "
@@ -378,6 +388,7 @@ def _finish(training: Training, source: Path | None) -> None:
                 "model": file_checksum(training.folder / MODEL_FILE),
                 **({} if choice is None else {"length_scale": to_record(choice)}),
                 **({} if found is None else {"score": to_record(found)}),
+                **({} if config.keep == "last" else {"kept_epochs": kept_epochs(training.folder)}),
                 "validation": describe_predictions(predictive, labels),
                 "validation_calibrated": describe_predictions(calibrated, labels),
             },

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from lrformer.core import ConfigError
@@ -19,6 +20,8 @@ VALIDATION_BATCH = 512
 # Samples are compared to the byte, where that takes seconds; a few doubles do no harm.
 MOST_BYTES_COMPARED = 2**31
 LEAST_DOUBLED = 0.01
+# How many times the smallest class the largest is, where it is worth a word.
+IMBALANCE = 3
 
 
 def load_splits(config: TrainConfig) -> tuple[Split, Split]:
@@ -50,6 +53,24 @@ def doubled_validation(train: Split, val: Split) -> str | None:
     return (
         f"warning: {number:,} of {len(val):,} validation samples are trained on too, because the data hold them more than "
         "once; temperature and threshold will be too confident. Remove the doubles from the data"
+    )
+
+
+def class_counts(split: Split) -> Int[np.ndarray, " c"]:
+    """Return how many samples of each class there are."""
+    return np.bincount(split.y, minlength=split.num_classes)
+
+
+def describe_imbalance(split: Split) -> str:
+    """Return a few words for the largest and the smallest class, where one has many times the samples of the other."""
+    counts = class_counts(split)
+    largest, smallest = int(counts.argmax()), int(counts.argmin())
+    if counts[largest] < IMBALANCE * counts[smallest]:
+        return ""
+    names = split.class_names
+    return (
+        f"; classes of {counts[smallest]:,} ({names[smallest]}) to {counts[largest]:,} ({names[largest]}) samples: "
+        "see the accuracy of each in lrformer evaluate, and --class-weights balanced"
     )
 
 

@@ -1,5 +1,6 @@
 """Looking at the validation split: during training for the log, after it for temperature and threshold."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,6 +34,9 @@ from lrformer.training.run_folder import Decision
 NUM_BINS = 15
 # Validation inputs above a threshold; fewer say little of where it should be.
 LEAST_ABOVE = 5
+LEAST_FOR_TEMPERATURE = 50
+# Classes in one line.
+MOST_NAMED = 5
 
 
 @torch.no_grad()
@@ -117,6 +121,32 @@ def fit_decision(
         threshold=rule.threshold,
         true_positive_rate=true_positive_rate,
         num_validation=len(labels),
+    )
+
+
+def weak_classes(
+    calibrated: Predictive, labels: Int[Tensor, " b"], class_names: Sequence[str]
+) -> str | None:
+    """Return a line that names the classes of which no validation sample is answered rightly, or None."""
+    num_classes = len(class_names)
+    is_right = calibrated.probs.argmax(-1) == labels
+    counts = torch.bincount(labels, minlength=num_classes)
+    right = torch.bincount(labels[is_right], minlength=num_classes)
+    weak = ((counts > 0) & (right == 0)).nonzero()[:, 0].tolist()
+    if not weak:
+        return None
+    named = ", ".join(f"{class_names[k]} (0 of {int(counts[k])})" for k in weak[:MOST_NAMED])
+    more = f" and {len(weak) - MOST_NAMED:,} more" if len(weak) > MOST_NAMED else ""
+    return f"warning: no validation sample of these classes is answered rightly: {named}{more}"
+
+
+def rough_temperature(num_samples: int) -> str | None:
+    """Return a warning where a temperature was fitted to so few samples that it says little, or None."""
+    if num_samples >= LEAST_FOR_TEMPERATURE:
+        return None
+    return (
+        f"warning: the temperature is rough, fitted to {num_samples} validation sample{'' if num_samples == 1 else 's'}. "
+        "More make it finer (--val-fraction, or a larger val)"
     )
 
 
