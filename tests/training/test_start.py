@@ -349,3 +349,11 @@ def test_prepared_data_are_found_from_any_directory(tmp_path, monkeypatch):
         runtime=QUIET,
     )
     assert run.config.train.root == str(tmp_path / "here" / "prepared")
+
+
+def test_a_folder_of_a_run_with_another_start_says_so_and_not_what_follows_from_it(ours, tmp_path):
+    config = follow(ours)
+    train(config, tmp_path / "run", runtime=QUIET)
+    other = dataclasses.replace(config, start=None, model="lrformer_digits")
+    with pytest.raises(ConfigError, match="other settings: start is"):
+        train(other, tmp_path / "run", runtime=QUIET)

@@ -17,7 +17,7 @@ from lrformer.training.run_config import CONFIG_FILE, RunConfig, read_run_config
 MOVABLE = frozenset({"train.root"})
 PLACES = frozenset({"train.data", "train.start"})
 # Others may follow from these: a size of patches from the data.
-SAID_FIRST = ("train.data", "train.method", "train.model")
+SAID_FIRST = ("train.data", "train.method", "train.start", "train.model")
 FROM_DATA = frozenset({"class_names", "mean", "std", "data_digest", "scales_files"})
 # Act after training alone, with every method, so that a finished run can have others without being trained again.
 AFTER_TRAINING = ("score", "true_positive_rate")
