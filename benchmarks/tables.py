@@ -18,6 +18,8 @@ import performance_tables as performance
 from certified_tables import CERTIFIED_TABLES
 from due_variance import variance_table
 from export_agreement import agreement_table
+from fine_tuning import fine_tuning_table
+from kept_epoch import kept_epoch_table
 from result_tables import RESULT_TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -163,6 +165,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "export-agreement": ("docs/export.md", agreement_table),
     "methods-cost": ("docs/methods.md", partial(cost_table, "cuda")),
     "methods-cost-cpu": ("docs/methods.md", partial(cost_table, "cpu")),
+    "fine-tuning": ("docs/training.md", fine_tuning_table),
+    "kept-epoch": ("docs/training.md", kept_epoch_table),
     **RESULT_TABLES,
     **CERTIFIED_TABLES,
     **{

@@ -104,7 +104,7 @@ def train(
         float | None,
         typer.Option(
             help="Learning rate after warm-up.",
-            show_default="0.001 (sgd 0.01, muon 0.003); a tenth of it from trained weights",
+            show_default="0.001 (sgd 0.01, muon 0.003); 0.3 of it from trained weights",
         ),
     ] = None,
     weight_decay: Annotated[
