@@ -2,6 +2,7 @@ import errno
 import itertools
 import multiprocessing
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -222,6 +223,51 @@ def test_the_same_image_in_two_splits_is_named_every_time(tmp_path, write_folder
     late.write_bytes((folder / "train" / "dog" / "0.png").read_bytes())
     with pytest.raises(ConfigError, match=rf"{late} \(val\) is the same image as .*dog/0\.png"):
         load_dataset(folder, root=tmp_path / "c")
+
+
+@pytest.mark.parametrize("num_named", [2, 10])
+def test_every_image_that_is_in_two_splits_is_named_at_once(
+    tmp_path, write_folder, monkeypatch, num_named
+):
+    monkeypatch.setattr(file_split, "NUM_NAMED", num_named)
+    folder = write_folder(tmp_path / "pets", splits=("train", "val", "test"))
+
+    def copy(source, target):
+        (folder / target).write_bytes((folder / source).read_bytes())
+        return str(folder / target)
+
+    known = [str(folder / "train" / "cat" / f"{number}.png") for number in range(3)]
+    double = copy("train/cat/0.png", "train/cat/9-double.png")
+    val = [copy(f"train/cat/{number}.png", f"val/cat/copy-{number}.png") for number in range(2)]
+    test = copy("train/cat/2.png", "test/dog/copy.png")
+    copy("val/dog/0.png", "val/dog/double.png")  # in one split it may stay
+    with pytest.raises(ConfigError) as refused:
+        load_dataset(folder, root=tmp_path / "c")
+    others = [
+        f"{val[0]} (val) and {double} (train)",
+        f"{val[1]} (val) and {known[1]} (train)",
+        f"{test} (test) and {known[2]} (train)",
+    ]
+    left = " and 1 more" if num_named == 2 else ""
+    assert str(refused.value) == (
+        f"{val[0]} (val) is the same image as {known[0]} (train); a model must not be judged on what it was trained on. "
+        f"Remove one of them. So are these: {', '.join(others[:num_named])}{left}."
+    )
+    for name in (*val, test):
+        Path(name).unlink()
+    assert len(load_dataset(folder, root=tmp_path / "c")) == 9
+
+
+@pytest.mark.parametrize("channels", [0, 2, 4])
+def test_channels_that_no_image_has_are_refused_once_before_a_file_is_read(
+    tmp_path, write_folder, monkeypatch, channels
+):
+    folder = write_folder(tmp_path / "pets")
+    monkeypatch.setattr(file_split, "read_image", None)
+    with pytest.raises(ConfigError) as refused:
+        load_dataset(folder, root=tmp_path / "c", channels=channels)
+    assert str(refused.value) == f"channels ({channels}) must be 1 (gray) or 3 (RGB)."
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_folder_that_changed_is_prepared_again_and_one_that_did_not_is_not(

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import unicodedata
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,12 @@ from lrformer.data.cache import (
     manifest_path,
     write_atomically,
 )
-from lrformer.data.image_file import OtherChannelsError, UnreadableImageError, read_image
+from lrformer.data.image_file import (
+    OtherChannelsError,
+    UnreadableImageError,
+    check_channels,
+    read_image,
+)
 from lrformer.data.preparation_lines import PreparationLines
 
 ROWS_AT_A_TIME = 512
@@ -48,6 +54,7 @@ class ImageFormat:
     def __post_init__(self) -> None:
         if self.image_size is not None and self.image_size < 1:
             raise ConfigError(f"image_size ({self.image_size}) must be at least 1.")
+        check_channels(self.channels)
 
 
 def files_path(folder: Path, split: str) -> Path:
@@ -173,8 +180,13 @@ def _describe_reason(texts: list[str]) -> str:
     if not others:
         return said
     names = [text.split(": ", 1)[0] for text in others]
+    return f"{said} These cannot be taken either: {first_names(names)}."
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return as many names as an error has room for, and the number of the others."""
     left = f" and {len(names) - NUM_NAMED:,} more" if len(names) > NUM_NAMED else ""
-    return f"{said} These cannot be taken either: {', '.join(names[:NUM_NAMED])}{left}."
+    return f"{', '.join(names[:NUM_NAMED])}{left}"
 
 
 def _reserve(path: Path) -> None:

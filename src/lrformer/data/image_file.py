@@ -40,6 +40,12 @@ def is_image_file(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
+def check_channels(channels: int | None) -> None:
+    """Raise for channels that no image is converted to; None converts none."""
+    if channels is not None and channels not in MODE_OF_CHANNELS:
+        raise ConfigError(f"channels ({channels}) must be 1 (gray) or 3 (RGB).")
+
+
 def read_image(
     path: Path, *, image_size: int | None = None, channels: int | None = None
 ) -> UInt8[np.ndarray, "height width channel"]:
@@ -51,8 +57,7 @@ def read_image(
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    if channels is not None and channels not in MODE_OF_CHANNELS:
-        raise ConfigError(f"channels ({channels}) must be 1 (gray) or 3 (RGB).")
+    check_channels(channels)
     try:
         with Image.open(path) as file:
             image = ImageOps.exif_transpose(file)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lrformer.core import ConfigError
+from lrformer.data.file_split import first_names
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -18,6 +19,17 @@ class NamedImages:
     names: Iterable[str]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where an image was found."""
+
+    split: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.split})"
+
+
 def num_doubles(samples: Iterable[np.ndarray], among: Iterable[np.ndarray]) -> int:
     """Return how many of `samples` are also in `among`, to the byte."""
     known = {_digest(sample) for sample in among}
@@ -25,17 +37,34 @@ def num_doubles(samples: Iterable[np.ndarray], among: Iterable[np.ndarray]) -> i
 
 
 def check_no_overlap(splits: Iterable[NamedImages]) -> None:
-    """Raise if two splits hold the same image, to the byte; the message names both. Doubles in one split may stay."""
-    seen: dict[bytes, tuple[str, str]] = {}
+    """Raise if splits hold the same images, to the byte; the message names all of them. Doubles in one split may stay."""
+    first: dict[bytes, Place] = {}
+    repeated: dict[bytes, list[Place]] = {}
     for part in splits:
         for image, name in zip(part.images, part.names, strict=True):
-            digest = _digest(image)
-            other_split, other_name = seen.setdefault(digest, (part.split, name))
-            if other_split != part.split:
-                raise ConfigError(
-                    f"{name} ({part.split}) is the same image as {other_name} ({other_split}); a "
-                    "model must not be judged on what it was trained on. Remove one of them."
-                )
+            digest, place = _digest(image), Place(split=part.split, name=name)
+            known = first.setdefault(digest, place)
+            if known is not place:
+                repeated.setdefault(digest, [known]).append(place)
+    pairs = [pair for places in repeated.values() for pair in _pairs(places)]
+    if not pairs:
+        return
+    (copy, known), *others = pairs
+    more = first_names([f"{one} and {other}" for one, other in others])
+    raise ConfigError(
+        f"{copy} is the same image as {known}; a model must not be judged on what it was trained on. Remove one of them."
+        f"{f' So are these: {more}.' if more else ''}"
+    )
+
+
+def _pairs(places: list[Place]) -> list[tuple[Place, Place]]:
+    """Return pairs of places in different splits that name each of them, where there is more than one split."""
+    first = places[0]
+    elsewhere = [place for place in places if place.split != first.split]
+    beside = [place for place in places[1:] if place.split == first.split]
+    return [(place, first) for place in elsewhere] + [
+        (elsewhere[0], place) for place in beside if elsewhere
+    ]
 
 
 def _digest(sample: np.ndarray) -> bytes:
