@@ -21,6 +21,8 @@ from lrformer.data import (
 )
 from lrformer.data.file_split import read_file_names
 
+SKIP = "Pass skip_unreadable=True (--skip-unreadable of lrformer train and evaluate) to leave out what cannot be read."
+
 
 def _pixels(path):
     return np.asarray(Image.open(path))
@@ -109,7 +111,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path, write_folder, monkeypatch)
         load_dataset(folder, root=tmp_path / "c")
     assert str(refused.value) == (
         f"{first}: not a readable image; replace it or remove it. These cannot be taken either: "
-        f"{others[0]}, {others[1]} and 1 more."
+        f"{others[0]}, {others[1]} and 1 more. {SKIP}"
     )
     for path in files:
         path.unlink()
@@ -130,7 +132,7 @@ def test_files_of_other_channels_have_their_way_out_beside_a_corrupt_one(
     with pytest.raises(ConfigError) as refused:
         load_dataset(folder, root=tmp_path / "c")
     assert str(refused.value) == (
-        f"{cats / corrupt}: not a readable image; replace it or remove it. "
+        f"{cats / corrupt}: not a readable image; replace it or remove it. {SKIP} "
         f"{small}: the image is 4x4 pixels but {first} is 8x8; pass image_size (--image-size) to scale them all. "
         f"{gray}: the image has 1 channels but {first} has 3; pass channels=3 (--channels 3) to convert them all to RGB, "
         f"or 1 to gray. These cannot be taken either: {clear}."
@@ -150,7 +152,8 @@ def test_of_a_folder_in_which_nothing_can_be_read_the_first_files_are_looked_at(
     with pytest.raises(ConfigError) as refused:
         load_dataset(folder, root=tmp_path / "c")
     assert str(refused.value) == (
-        f"{names[0]}: not a readable image; replace it or remove it. These cannot be taken either: {names[1]}, {names[2]}."
+        f"{names[0]}: not a readable image; replace it or remove it. These cannot be taken either: {names[1]}, {names[2]}. "
+        f"{SKIP}"
     )
 
 

@@ -79,6 +79,13 @@ def evaluate(
         Path | None,
         typer.Option(help="Where prepared data are kept.", show_default="that of the run"),
     ] = None,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreadable",
+            help="Leave out image files that cannot be decoded, and say how many; a run that was trained so always does.",
+        ),
+    ] = False,
     report: Annotated[bool, typer.Option(help="Write report.html as well.")] = True,
 ) -> None:
     """Measure accuracy, calibration, overconfidence and detection of unknown data, with intervals.
@@ -140,6 +147,7 @@ def evaluate(
                 device=device,
                 batch_size=batch_size,
                 root=root,
+                skip_unreadable=skip_unreadable,
                 advance=advance,
             )
         _finish(results, folder, report=report, ood_option="--ood")

@@ -128,6 +128,10 @@ def _command(table: str) -> Any:
             int | None,
             typer.Option(help="1 or 3, for image files.", show_default="those of the files"),
         ] = None,
+        skip_unreadable: Annotated[
+            bool,
+            typer.Option("--skip-unreadable", help="Leave out image files that cannot be decoded."),
+        ] = False,
         weight_decay: Annotated[
             float | None, typer.Option(min=0.0, help="Of every run.", show_default="the recipe's")
         ] = None,
@@ -165,6 +169,7 @@ def _command(table: str) -> Any:
             batch_size=batch_size,
             channels=channels,
             weight_decay=weight_decay,
+            skip_unreadable=skip_unreadable,
             model_options=_parse_options(model_option),
             root=root,
         )

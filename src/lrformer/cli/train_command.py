@@ -180,6 +180,13 @@ def train(
     channels: Annotated[
         int | None, typer.Option(help="1 or 3, to convert files.", show_default="the files'")
     ] = None,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreadable",
+            help="Leave out image files that cannot be decoded, and say how many; also whenever the run is evaluated.",
+        ),
+    ] = False,
     classes: Annotated[
         str | None,
         typer.Option(help="Only these, by name or number: cat,dog.", show_default="all"),
@@ -252,6 +259,7 @@ def train(
         optimizer=dataclasses.replace(config.optimizer, **optimization),
         pretrained=pretrained,
         seed=seed,
+        skip_unreadable=skip_unreadable,
         **given(
             model=model,
             start=start,

@@ -1,11 +1,13 @@
 """Many image files into one array: decoded in threads, resumed where it stopped, checked as it goes."""
 
+import dataclasses
 import errno
 import hashlib
+import io
 import json
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from lrformer.data.cache import (
 )
 from lrformer.data.image_file import (
     OtherChannelsError,
+    UnreachedImageError,
     UnreadableImageError,
     check_channels,
     read_image,
@@ -62,6 +65,11 @@ def files_path(folder: Path, split: str) -> Path:
     return folder / f"{split}-files.txt"
 
 
+def left_out_path(folder: Path, split: str) -> Path:
+    """Return where the names of the files lie that could not be read and were left out; without any there is none."""
+    return folder / f"{split}-left-out.txt"
+
+
 def in_one_line(path: Path | str) -> str:
     """Return the name of a file for a reader: what has no sign, such as bytes that are no UTF-8 or line breaks, as escapes."""
     return "".join(
@@ -75,13 +83,21 @@ def in_one_line(path: Path | str) -> str:
 def read_file_names(folder: Path, split: str) -> tuple[str, ...] | None:
     """Return the names of the files that the rows came from, or None where they were no files."""
     path = files_path(folder, split)
-    if not path.is_file():
-        return None
+    return _read_names(path) if path.is_file() else None
+
+
+def read_left_out(folder: Path, split: str) -> tuple[str, ...]:
+    """Return the names of the files that could not be read and were left out."""
+    path = left_out_path(folder, split)
+    return _read_names(path) if path.is_file() else ()
+
+
+def _read_names(path: Path) -> tuple[str, ...]:
     try:
         return tuple(path.read_bytes().decode().split("\n")[:-1])
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path} is damaged ({error}); remove {folder}, and it is prepared again."
+            f"{path} is damaged ({error}); remove {path.parent}, and it is prepared again."
         ) from error
 
 
@@ -95,20 +111,38 @@ def fingerprint(split: FileSplit, image_format: ImageFormat) -> str:
     return digest.hexdigest()
 
 
-def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFormat) -> None:
+def fingerprint_of_readable(mark: str) -> str:
+    """Return the fingerprint of the same files, `mark`, where those that could not be read were left out."""
+    return hashlib.sha256(f"{mark}\0readable".encode()).hexdigest()
+
+
+def write_files(
+    folder: Path,
+    name: str,
+    split: FileSplit,
+    image_format: ImageFormat,
+    *,
+    skip_unreadable: bool = False,
+    way_out: str = "",
+) -> None:
     """Write the arrays of a split from its files; after an interruption the rows already decoded are kept.
 
-    The manifest is left to the caller, who may have more to check first.
+    The manifest is left to the caller, who may have more to check first. Arrays from before stay until the new ones
+    are whole.
+
+    Args:
+        skip_unreadable: leave out files that cannot be decoded, in place of raising; `read_left_out` names them.
+        way_out: what else helps against such files, a sentence.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    manifest_path(folder, name).unlink(missing_ok=True)
-    labels_path(folder, name).unlink(missing_ok=True)
-    first_path, first = _first_readable(split.files, image_format)
+    first_path, first = _first_readable(
+        split, image_format, skip_unreadable=skip_unreadable, way_out=way_out
+    )
     shape = (len(split.files), *first.shape)
     partial = images_path(folder, name).with_suffix(".npy.partial")
     progress = folder / f".{name}.progress.json"
     state = {"fingerprint": fingerprint(split, image_format), "shape": list(shape)}
-    done = _rows_done(partial, progress, state)
+    done, left_out = _files_done(partial, progress, state, skip_unreadable=skip_unreadable)
     array = np.lib.format.open_memmap(
         partial, mode="r+" if done else "w+", dtype=np.uint8, shape=shape
     )
@@ -125,54 +159,115 @@ def write_files(folder: Path, name: str, split: FileSplit, image_format: ImageFo
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(done, len(split.files), ROWS_AT_A_TIME):
             block = split.files[start : start + ROWS_AT_A_TIME]
-            for row, image in enumerate(pool.map(read, block), start):
-                if isinstance(image, ConfigError):
+            for place, image in enumerate(pool.map(read, block), start):
+                if skip_unreadable and isinstance(image, UnreadableImageError):
+                    left_out.append(place)
+                elif isinstance(image, ConfigError):
                     wrong.append(image)
                 else:
-                    array[row] = image
-                lines.update(row + 1)
+                    array[place - len(left_out)] = image
+                lines.update(place + 1)
             if wrong:
                 continue  # the rest is only looked at, so that one error names all files
             array.flush()
-            text = json.dumps({**state, "rows": start + len(block)})
+            text = json.dumps({**state, "rows": start + len(block), "left_out": left_out})
             write_atomically(progress, lambda file, text=text: _write(file, text))
     if wrong:
-        raise ConfigError(_describe(wrong)) from wrong[0]
+        raise ConfigError(_describe(wrong, way_out)) from wrong[0]
+    kept = _without(split, left_out)
+    if left_out:
+        array.flush()
+        del array
+        _shorten(partial, len(kept.files))
+    # No mixture with what was there before may remain: the manifest, which is written last, is gone first.
+    for path in (manifest_path, labels_path, left_out_path):
+        path(folder, name).unlink(missing_ok=True)
     partial.replace(images_path(folder, name))
-    labels = np.asarray(split.labels, dtype=np.int64)
+    labels = np.asarray(kept.labels, dtype=np.int64)
     write_atomically(labels_path(folder, name), lambda file: np.save(file, labels))
-    names = "".join(f"{in_one_line(path)}\n" for path in split.files)
-    write_atomically(files_path(folder, name), lambda file: _write(file, names))
+    _write_names(files_path(folder, name), kept.files)
+    if left_out:
+        _write_names(left_out_path(folder, name), [split.files[place] for place in left_out])
     progress.unlink(missing_ok=True)
 
 
 def _first_readable(
-    files: tuple[Path, ...], image_format: ImageFormat
+    split: FileSplit, image_format: ImageFormat, *, skip_unreadable: bool, way_out: str
 ) -> tuple[Path, UInt8[np.ndarray, "height width channel"]]:
     """Return the first file that can be taken, with its image: the others have to be like it.
 
     Raises:
-        ConfigError: where none of the first block can be.
+        ConfigError: where none can be, or none of as many as a block has.
     """
     wrong: list[ConfigError] = []
-    for path in files[:ROWS_AT_A_TIME]:
+    unreadable: list[ConfigError] = []
+    for path in split.files:
         try:
             return path, read_image(
                 path, image_size=image_format.image_size, channels=image_format.channels
             )
         except ConfigError as error:
-            wrong.append(error)
-    raise ConfigError(_describe(wrong)) from wrong[0]
+            is_left_out = skip_unreadable and isinstance(error, UnreadableImageError)
+            (unreadable if is_left_out else wrong).append(error)
+        if len(wrong) == ROWS_AT_A_TIME:
+            break
+    if not wrong:
+        raise ConfigError(
+            f"{split.source}: no image in it can be read. {_describe(unreadable)}"
+        ) from unreadable[0]
+    raise ConfigError(_describe(wrong, way_out)) from wrong[0]
 
 
-def _describe(wrong: list[ConfigError]) -> str:
-    """Return what is wrong: for every reason the first file in full, and the names of the others."""
+def _without(split: FileSplit, left_out: Sequence[int]) -> FileSplit:
+    """Return a split without the files at some places, or raise where a class has lost its last one."""
+    gone = frozenset(left_out)
+    places = [place for place in range(len(split.files)) if place not in gone]
+    labels = tuple(split.labels[place] for place in places)
+    lost = sorted(set(split.labels) - set(labels))
+    if lost:
+        name, first = split.class_names[lost[0]], split.files[split.labels.index(lost[0])]
+        raise ConfigError(
+            f"{split.source}: class '{name}' has no image that can be read ({in_one_line(first)} is the first that "
+            "cannot); add some or remove the class."
+        )
+    files = tuple(split.files[place] for place in places)
+    return dataclasses.replace(split, files=files, labels=labels)
+
+
+def _shorten(path: Path, num_rows: int) -> None:
+    """Leave the first rows of an array that lies in a file, without another copy on the disk."""
+    array = np.load(path, mmap_mode="r")
+    shape, start, row_bytes = array.shape, array.offset, array[:1].nbytes
+    header = io.BytesIO()
+    values = {"descr": "|u1", "fortran_order": False, "shape": (num_rows, *shape[1:])}
+    np.lib.format.write_array_header_1_0(header, values)
+    # numpy leaves room in it for any number of rows.
+    assert len(header.getvalue()) == start
+    with path.open("r+b") as file:
+        file.write(header.getvalue())
+        file.truncate(start + num_rows * row_bytes)
+
+
+def _write_names(path: Path, files: Iterable[Path]) -> None:
+    names = "".join(f"{in_one_line(file)}\n" for file in files)
+    write_atomically(path, lambda file: _write(file, names))
+
+
+def _describe(wrong: list[ConfigError], way_out: str = "") -> str:
+    """Return what is wrong: for every reason the first file in full, and the names of the others.
+
+    Args:
+        way_out: what else helps where images cannot be read.
+    """
     by_reason: dict[type, list[str]] = {}
     for error in wrong:
         by_reason.setdefault(type(error), []).append(str(error))
     # What an option helps with comes last, where it is read.
-    order = (UnreadableImageError, ConfigError, OtherChannelsError)
-    return " ".join(_describe_reason(by_reason[kind]) for kind in order if kind in by_reason)
+    order = (UnreachedImageError, UnreadableImageError, ConfigError, OtherChannelsError)
+    said = {kind: _describe_reason(by_reason[kind]) for kind in order if kind in by_reason}
+    if way_out and UnreadableImageError in said:
+        said[UnreadableImageError] += f" {way_out}"
+    return " ".join(said.values())
 
 
 def _describe_reason(texts: list[str]) -> str:
@@ -207,16 +302,22 @@ def _reserve(path: Path) -> None:
         ) from error
 
 
-def _rows_done(partial: Path, progress: Path, state: dict[str, object]) -> int:
-    """Return how many rows of an interrupted run can be kept: none if the files have changed since."""
+def _files_done(
+    partial: Path, progress: Path, state: dict[str, object], *, skip_unreadable: bool
+) -> tuple[int, list[int]]:
+    """Return how many files an interrupted run was done with, and the places of those that it left out.
+
+    None count if the files have changed since, or if some were left out and all are wanted.
+    """
     if not (partial.is_file() and progress.is_file()):
-        return 0
+        return 0, []
     try:
         before = json.loads(progress.read_text())
     except json.JSONDecodeError:
-        return 0
-    rows = before.pop("rows", 0)
-    return rows if before == state else 0
+        return 0, []
+    rows, left_out = before.pop("rows", 0), before.pop("left_out", [])
+    is_same = before == state and (skip_unreadable or not left_out)
+    return (rows, left_out) if is_same else (0, [])
 
 
 def _read_like(

@@ -1,5 +1,6 @@
 """One image file as an array; whatever is wrong with it is said with its name."""
 
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,10 @@ MODE_OF_CHANNELS = {1: "L", 3: "RGB"}
 
 class UnreadableImageError(ConfigError):
     """A file is no image that can be decoded: nothing but another file helps."""
+
+
+class UnreachedImageError(ConfigError):
+    """A file could not be got at, as from a disk that fails, which says nothing of the image in it."""
 
 
 class OtherChannelsError(ConfigError):
@@ -69,6 +74,9 @@ def read_image(
             f"{path}: not a readable image; replace it or remove it."
         ) from error
     except Exception as error:  # decoders raise whatever they meet in a broken file
+        if _is_of_the_machine(error):
+            reason = getattr(error, "strerror", None) or "there is too little memory"
+            raise UnreachedImageError(f"{path}: the file cannot be read ({reason}).") from error
         raise UnreadableImageError(
             f"{path}: not a readable image ({error}); replace it or remove it."
         ) from error
@@ -99,6 +107,13 @@ def read_image(
     if image_size is not None:
         image = _fit(image, image_size)
     return np.asarray(image).reshape(image.height, image.width, channels)
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """Return whether a file was not read for a reason that lies outside of it: permissions, a disk, memory."""
+    # A decoder that is sent to a place before the file's beginning has an invalid argument.
+    is_of_system = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+    return is_of_system or isinstance(error, MemoryError)
 
 
 def fit_pixels(

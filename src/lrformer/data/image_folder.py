@@ -20,7 +20,9 @@ from lrformer.data.file_split import (
     FileSplit,
     ImageFormat,
     fingerprint,
+    fingerprint_of_readable,
     read_file_names,
+    read_left_out,
     write_files,
 )
 from lrformer.data.folder_layout import (
@@ -32,8 +34,10 @@ from lrformer.data.folder_layout import (
     scan_unlabeled,
 )
 from lrformer.data.overlap import NamedImages, check_no_overlap
+from lrformer.data.preparation_lines import say_once
 
 ONLY_SPLIT = "test"
+WAY_TO_SKIP = "Pass skip_unreadable=True (--skip-unreadable of lrformer train and evaluate) to leave out what cannot be read."
 LONGEST_NAME = 100
 
 
@@ -44,12 +48,14 @@ class ImageFolder:
     Attributes:
         class_names: by which the one split is labeled, from the directories in it or in its `test`; without them it
             is not.
+        skip_unreadable: whether files that cannot be decoded are left out, in place of an error.
     """
 
     folder: Path
     root: Path
     image_format: ImageFormat
     class_names: tuple[str, ...] | None = None
+    skip_unreadable: bool = False
 
     @property
     def name(self) -> str:
@@ -87,6 +93,7 @@ class ImageFolder:
         prepared = open_prepared(self.cache, split)
         statistics = read_manifest(self.cache, reference)
         assert statistics is not None
+        self._say_left_out(split, num_kept=len(prepared.y))
         return Split(
             name=f"{self.name}/{split}",
             x=prepared.x,
@@ -119,23 +126,45 @@ class ImageFolder:
             self._write(splits, marks)
 
     def _stale(self, marks: Mapping[str, str]) -> list[str]:
-        return [name for name, mark in marks.items() if self._mark(name) != mark]
+        return [name for name, mark in marks.items() if not self._is_current(name, mark)]
+
+    def _is_current(self, split: str, mark: str) -> bool:
+        """Return whether a split is prepared; where every file could be read it is the same with skipping and without."""
+        found = self._mark(split)
+        return found == mark or (self.skip_unreadable and found == fingerprint_of_readable(mark))
 
     def _write(self, splits: Mapping[str, FileSplit], marks: Mapping[str, str]) -> None:
         """Prepare what is stale still, now that no other process prepares."""
         stale = self._stale(marks)
         for name in stale:
-            write_files(self.cache, name, splits[name], self.image_format)
+            write_files(
+                self.cache,
+                name,
+                splits[name],
+                self.image_format,
+                skip_unreadable=self.skip_unreadable,
+                way_out=WAY_TO_SKIP,
+            )
         if stale:
             check_no_overlap(self._named_images(name) for name in splits)
         for name in stale:
-            split = splits[name]
+            split, mark = splits[name], marks[name]
+            is_whole = not read_left_out(self.cache, name)
             write_manifest(
                 self.cache,
                 name,
                 class_names=split.class_names,
                 source=split.source,
-                fingerprint=marks[name],
+                fingerprint=mark if is_whole else fingerprint_of_readable(mark),
+            )
+
+    def _say_left_out(self, split: str, *, num_kept: int) -> None:
+        """Say that files of a split were left out, where some were."""
+        left_out = read_left_out(self.cache, split)
+        if left_out:
+            say_once(
+                f"warning: {self.name}/{split}: {len(left_out):,} of {num_kept + len(left_out):,} images cannot be read and "
+                f"are left out, the first is {left_out[0]}"
             )
 
     def _named_images(self, split: str) -> NamedImages:

@@ -28,6 +28,15 @@ def is_image_folder(name_or_path: str | Path) -> bool:
     return str(name_or_path) not in DATASETS and not prepared_splits(place)
 
 
+def check_skips(name_or_path: str | Path) -> None:
+    """Raise where no image file would be left out, because these data are no folder of them."""
+    if not is_image_folder(name_or_path):
+        raise ConfigError(
+            f"skip_unreadable is for a folder of image files, and '{name_or_path}' is none; leave it out "
+            "(--skip-unreadable)."
+        )
+
+
 def load_dataset(
     name_or_path: str | Path,
     *,
@@ -40,6 +49,7 @@ def load_dataset(
     val_fraction: float = DEFAULT_VAL_FRACTION,
     seed: int = 0,
     download: bool = True,
+    skip_unreadable: bool = False,
 ) -> Split:
     """Return one split of a named data set, of a folder of images or of a folder of prepared arrays.
 
@@ -57,13 +67,18 @@ def load_dataset(
             own `val` keeps it.
         seed: of that cut. The test split never depends on it.
         download: whether torchvision may fetch the official files if nothing is prepared.
+        skip_unreadable: leave out image files that cannot be decoded, and say so in a line, in place of an error; of a
+            folder of images alone.
     """
+    if skip_unreadable:
+        check_skips(name_or_path)
     store = _find_store(
         name_or_path,
         root=Path(DEFAULT_ROOT if root is None else root).expanduser(),
         image_format=ImageFormat(image_size=image_size, channels=channels),
         class_names=None if class_names is None else tuple(class_names),
         download=download,
+        skip_unreadable=skip_unreadable,
     )
     loaded = _open(store, split, val_fraction=val_fraction, seed=seed, classes=classes)
     _check_format(loaded, image_size=image_size, channels=channels)
@@ -102,6 +117,7 @@ def _find_store(
     image_format: ImageFormat,
     download: bool,
     class_names: tuple[str, ...] | None = None,
+    skip_unreadable: bool = False,
 ) -> Store:
     """Return the place that a name or path stands for."""
     name = str(name_or_path)
@@ -122,7 +138,13 @@ def _find_store(
         )
     if prepared_splits(folder):
         return ArrayFolder(folder=folder)
-    return ImageFolder(folder=folder, root=root, image_format=image_format, class_names=class_names)
+    return ImageFolder(
+        folder=folder,
+        root=root,
+        image_format=image_format,
+        class_names=class_names,
+        skip_unreadable=skip_unreadable,
+    )
 
 
 def _way_to_train(store: Store) -> str:

@@ -10,6 +10,8 @@ SECONDS_TO_FIRST_LINE = 5.0
 SECONDS_BETWEEN_LINES = 30.0
 
 _is_shown = ContextVar("_is_shown", default=True)
+# A split is opened more than once by most commands.
+_said: set[str] = set()
 
 
 @contextmanager
@@ -20,6 +22,13 @@ def show_preparation(is_shown: bool) -> Iterator[None]:
         yield
     finally:
         _is_shown.reset(token)
+
+
+def say_once(text: str) -> None:
+    """Show a line on standard error, where lines are shown, unless this process has shown it."""
+    if _is_shown.get() and text not in _said:
+        _said.add(text)
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the display
 
 
 class PreparationLines:

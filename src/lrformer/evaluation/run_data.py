@@ -306,6 +306,7 @@ def _load(
         class_names=config.class_names if is_labeled else None,
         val_fraction=train.val_fraction,
         seed=train.seed,
+        skip_unreadable=train.skip_unreadable and is_files,
     )
     return match_channels(loaded, config.channels)
 

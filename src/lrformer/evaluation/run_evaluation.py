@@ -95,6 +95,7 @@ def evaluate_run(
     device: str = "auto",
     batch_size: int = DEFAULT_BATCH_SIZE,
     root: str | Path | None = None,
+    skip_unreadable: bool = False,
     advance: Advance | None = None,
 ) -> Results:
     """Return the results of a run on its test set, on unknown sets and on corrupted versions of the test set.
@@ -107,6 +108,8 @@ def evaluate_run(
         corruptions: `["all"]`, `["fog", "gaussian_noise:3"]`.
         is_calibrated: False leaves the temperature out that was fitted on validation, as in the paper's tables.
         root: where prepared data are; that of the run by default.
+        skip_unreadable: leave out image files that cannot be decoded, and say so in a line, in place of an error. A run
+            that was trained so is always evaluated so.
         advance: called with the number of samples done, for a progress bar.
     """
     for name, given in (("ood", ood), ("corruptions", corruptions)):
@@ -116,7 +119,12 @@ def evaluate_run(
     if not isinstance(run, Run):
         run = load_run(run, device=choose_device(device))
     specs = default_ood(run.config, data=data, root=root) if ood is None else list(ood)
-    test = load_test_split(run.config, data=data, root=root)
+    asked = run.config
+    if skip_unreadable:
+        asked = dataclasses.replace(
+            asked, train=dataclasses.replace(asked.train, skip_unreadable=True)
+        )
+    test = load_test_split(asked, data=data, root=root)
     if wanted and not test.is_image:
         raise ConfigError(f"{test.name} holds points, not images; only images can be corrupted.")
     # Everything is opened before anything is predicted: a wrong name must not cost the work before it.
@@ -126,14 +134,14 @@ def evaluate_run(
         check_unknown(run.config.train.data, spec)
         if data is not None:
             check_unknown(parse_place(data)[0], spec)
-        name, split = load_ood_split(run.config, spec, root=root)
+        name, split = load_ood_split(asked, spec, root=root)
         check_samples(spec, describe_samples(split), known=describe_samples(test))
         if name in unknown:
             raise ConfigError(
                 f"two OOD sets are named '{name}'; give their folders different names."
             )
         unknown[name] = split
-    seen = seen_part(run.config, test, data=data, root=root)
+    seen = seen_part(asked, test, data=data, root=root)
     if clash := unknown.keys() & making.keys():
         raise ConfigError(f"two OOD sets are named '{clash.pop()}'; give the folder another name.")
     taken = [*unknown, *making, *(f"{kind}-{severity}" for kind, severity in wanted)]

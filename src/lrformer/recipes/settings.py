@@ -27,6 +27,7 @@ class Settings:
         optimizer: by name, where the table has a choice of them.
         pixels: side of the images, where the table has a choice.
         alpha: of the rows with LRSA that have none of their own.
+        skip_unreadable: whether image files that cannot be decoded are left out.
         model_options: fields of the config of the model.
         root: where prepared data lie; no part of what a run is.
     """
@@ -38,6 +39,7 @@ class Settings:
     batch_size: int | None = None
     channels: int | None = None
     weight_decay: float | None = None
+    skip_unreadable: bool = False
     model_options: dict[str, Any] = field(default_factory=dict)
     root: Path | None = None
 
@@ -66,6 +68,8 @@ def _changed(table: Table, settings: Settings) -> Table:
     for key in ("batch_size", "channels", "weight_decay"):
         if (value := getattr(settings, key)) is not None:
             variant[key] = value
+    if settings.skip_unreadable:
+        variant["skip_unreadable"] = True
     if settings.model_options:
         variant["model"] = settings.model_options
 
@@ -79,6 +83,7 @@ def _changed(table: Table, settings: Settings) -> Table:
             optimizer=optimizer,
             batch_size=settings.batch_size or config.batch_size,
             channels=config.channels if settings.channels is None else settings.channels,
+            skip_unreadable=settings.skip_unreadable,
             model_overrides={**config.model_overrides, **settings.model_options},
             root=None if settings.root is None else str(settings.root),
         )
@@ -132,6 +137,8 @@ def variant_options(variant: dict[str, Any]) -> list[str]:
                 f"--model-option {shlex.quote(f'{name}={json.dumps(v)}')}"
                 for name, v in value.items()
             ]
+        elif value is True:
+            words.append(f"--{key.replace('_', '-')}")
         elif key != "shortened_from":
             shown = f"{value:.12g}" if isinstance(value, float) else value
             words.append(f"--{key.replace('_', '-')} {shown}")

@@ -191,6 +191,9 @@ def describe_variant(variant: dict[str, Any]) -> str:
             else f"shortened to {epochs} of {whole} epochs"
         )
     for key, value in rest.items():
+        if value is True:
+            words.append(key)
+            continue
         options = value.items() if isinstance(value, dict) else ()
         shown = f"{value:g}" if isinstance(value, float) else value
         words.append(f"{key} {' '.join(f'{k}={v}' for k, v in options) or shown}")

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lrformer.core import ConfigError, LRFormerError, to_record
@@ -14,6 +15,7 @@ from lrformer.data.folder_layout import (
     scan_labeled,
     scan_unlabeled,
 )
+from lrformer.data.image_file import UnreadableImageError
 from lrformer.data.loading import is_image_folder
 from lrformer.evaluation.run_data import (
     OTHER_CLASSES,
@@ -75,10 +77,10 @@ def _check_shared(config: TrainConfig) -> None:
     check_data(config)
 
 
-def _preparation(config: TrainConfig) -> tuple[int | None, int | None] | None:
+def _preparation(config: TrainConfig) -> tuple[int | None, int | None, bool] | None:
     """Return how images are prepared, or None for a model that this version does not know."""
     try:
-        return file_image_size(config), config.channels
+        return file_image_size(config), config.channels, config.skip_unreadable
     except ConfigError:
         return None
 
@@ -105,7 +107,8 @@ def check_unknown_sets(config: TrainConfig, ood: tuple[str, ...]) -> None:
         if split not in names:
             raise ConfigError(f"{place} has no split '{split}'; it has {', '.join(names)}.")
         if is_image_folder(place):
-            _check_files(Path(place).expanduser().resolve(), split)
+            folder = Path(place).expanduser().resolve()
+            _check_files(folder, split, skip_unreadable=config.skip_unreadable)
         found = _samples(config, place, split)
         check_samples(spec, found, known=_samples(config, config.data, "train"))
     for name, number in Counter(map(ood_name, ood)).items():
@@ -126,7 +129,7 @@ def _samples(config: TrainConfig, place: str, split: str) -> str:
     return describe_samples(loaded)
 
 
-def _check_files(folder: Path, split: str) -> None:
+def _check_files(folder: Path, split: str, *, skip_unreadable: bool) -> None:
     """Raise where a split of an image folder has no image; only the first one is read, an evaluation reads all."""
     if not has_split_layout(folder):
         found = scan_unlabeled(folder)
@@ -137,4 +140,11 @@ def _check_files(folder: Path, split: str) -> None:
         found = (
             scan_unlabeled(folder / split) if is_unknown else labeled.get(split, labeled["train"])
         )
-    read_image(found.files[0], channels=3)
+    if not skip_unreadable:
+        read_image(found.files[0], channels=3)
+        return
+    for path in found.files:
+        with suppress(UnreadableImageError):
+            read_image(path, channels=3)
+            return
+    raise ConfigError(f"{found.source}: no image in it can be read.")

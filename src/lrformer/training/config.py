@@ -131,6 +131,7 @@ class TrainConfig:
         root: where prepared data are kept; None is the cache of `lrformer.data`.
         image_size: side to which images are scaled; None takes the model's.
         channels: 1 or 3 to convert image files; None takes them as they are.
+        skip_unreadable: leave out image files that cannot be decoded, in training and whenever the run is evaluated.
         classes: train on these only, by name or number; None takes all.
         val_fraction: share of the training set cut off for validation, where there is no `val`.
         model: a name from `list_models()`; "auto" takes that of the folder to start from, or chooses by the data.
@@ -163,6 +164,7 @@ class TrainConfig:
     root: str | None = None
     image_size: int | None = None
     channels: int | None = None
+    skip_unreadable: bool = False
     classes: tuple[int | str, ...] | None = None
     val_fraction: float = 0.1
     model: str = "auto"

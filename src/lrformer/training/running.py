@@ -13,7 +13,7 @@ from lrformer._version import __version__
 from lrformer.core import ConfigError, seed_everything, to_record
 from lrformer.core.processes import gather_objects
 from lrformer.data import DATASETS, DeviceBatches, Split
-from lrformer.data.loading import is_image_folder
+from lrformer.data.loading import check_skips, is_image_folder
 from lrformer.data.preparation_lines import show_preparation
 from lrformer.methods import Method, create_method
 from lrformer.methods.gaussian_process import GaussianProcessMethod
@@ -133,10 +133,13 @@ def train(
     known = run_in_place_of_start(config, source or folder)
     config = take_model_of_start(config, known, folder=source or folder)
     accelerator = start_accelerator(runtime.device)
-    with accelerator.main_process_first(), show_preparation(not runtime.quiet):
+    is_shown = not runtime.quiet and accelerator.is_local_main_process
+    with accelerator.main_process_first(), show_preparation(is_shown):
         train_split, val_split = load_splits(config)
     if source is None and not is_run(folder):  # one from before this was refused goes on
         check_augment(config, train_split)
+        if config.skip_unreadable:
+            check_skips(config.data)
     config = resolve(config, train_split)
     check_batch_size(config, train_split, world_size=accelerator.num_processes)
     seed_everything(config.seed)
@@ -243,6 +246,8 @@ def check_run(config: TrainConfig) -> Split:
 
 def check_data(config: TrainConfig) -> Split:
     """Return the training split of a run, or raise where the data cannot be trained on, whatever the model."""
+    if config.skip_unreadable:
+        check_skips(config.data)
     split, _ = load_splits(config)
     check_augment(config, split)
     check_batch_size(config, split, world_size=1)

@@ -37,6 +37,7 @@ def load_splits(config: TrainConfig) -> tuple[Split, Split]:
             classes=config.classes,
             val_fraction=config.val_fraction,
             seed=config.seed,
+            skip_unreadable=config.skip_unreadable and is_files,
         )
         for split in ("train", "val")
     )
