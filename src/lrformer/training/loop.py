@@ -348,12 +348,15 @@ class Training:
     def _summary(self) -> str:
         """Return what is about to be trained, in one line."""
         config = self.config
+        imbalance = describe_imbalance(self.batches.split)
+        if imbalance and self.method.uses_criterion and config.class_weights == "none":
+            imbalance += " (--class-weights balanced lets them count alike)"
         return (
             f"{config.start or config.model} with {config.method} on {len(self.batches.split):,} training and "
             f"{len(self.val_batches.split):,} validation samples: "
             f"{config.epochs} epoch{'' if config.epochs == 1 else 's'} of {self.steps_per_epoch} "
             f"step{'' if self.steps_per_epoch == 1 else 's'}, batches of {self.images_per_step}"
-            f"{describe_imbalance(self.batches.split)}"
+            f"{imbalance}"
         )
 
     def _what_comes(self) -> str:

@@ -31,6 +31,7 @@ from lrformer.training.config import (
     default_batch_size,
     default_lr,
 )
+from lrformer.training.doubles import warn_of_doubles
 from lrformer.training.length_scale import (
     LengthScaleChoice,
     check_length_scale,
@@ -67,7 +68,6 @@ from lrformer.training.splits import (
     PlainLoader,
     check_augment,
     check_batch_size,
-    doubled_validation,
     load_splits,
     training_batches,
     validation_batches,
@@ -211,7 +211,7 @@ def train(
                 for warning in (
                     idle_gpus(accelerator.device, accelerator.num_processes),
                     seen_validation(config, val_split, data_digest=train_split.digest),
-                    doubled_validation(train_split, val_split),
+                    *warn_of_doubles(train_split, val_split),
                 ):
                     if warning is not None:
                         training.display.say(warning)

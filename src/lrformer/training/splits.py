@@ -1,7 +1,6 @@
 """The data of a run: what it trains on, what it is validated on, and how both become batches."""
 
 import copy
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,14 +11,10 @@ from torch import Tensor
 from lrformer.core import ConfigError
 from lrformer.data import PLAIN, DeviceBatches, Split, load_dataset
 from lrformer.data.loading import is_image_folder
-from lrformer.data.overlap import num_doubles
 from lrformer.training.backbone import file_image_size
 from lrformer.training.config import TrainConfig, default_batch_size
 
 VALIDATION_BATCH = 512
-# Samples are compared to the byte, where that takes seconds; a few doubles do no harm.
-MOST_BYTES_COMPARED = 2**31
-LEAST_DOUBLED = 0.01
 # How many times the smallest class the largest is, where it is worth a word.
 IMBALANCE = 3
 
@@ -44,40 +39,19 @@ def load_splits(config: TrainConfig) -> tuple[Split, Split]:
     return train, val.normalized_like(train)
 
 
-def doubled_validation(train: Split, val: Split) -> str | None:
-    """Return a warning where validation samples are trained on, because the data hold them more than once, or None."""
-    if math.prod(train.x.shape) * train.x.dtype.itemsize > MOST_BYTES_COMPARED:
-        return None
-    number = num_doubles(_each(val), _each(train))
-    if number < LEAST_DOUBLED * len(val):
-        return None
-    return (
-        f"warning: {number:,} of {len(val):,} validation samples are trained on too, because the data hold them more than "
-        "once; temperature and threshold will be too confident. Remove the doubles from the data"
-    )
-
-
 def class_counts(split: Split) -> Int[np.ndarray, " c"]:
     """Return how many samples of each class there are."""
     return np.bincount(split.y, minlength=split.num_classes)
 
 
 def describe_imbalance(split: Split) -> str:
-    """Return a few words for the largest and the smallest class, where one has many times the samples of the other."""
+    """Return in words how large the largest and the smallest class are, where one has many times the other's samples."""
     counts = class_counts(split)
     largest, smallest = int(counts.argmax()), int(counts.argmin())
     if counts[largest] < IMBALANCE * counts[smallest]:
         return ""
     names = split.class_names
-    return (
-        f"; classes of {counts[smallest]:,} ({names[smallest]}) to {counts[largest]:,} ({names[largest]}) samples: "
-        "see the accuracy of each in lrformer evaluate, and --class-weights balanced"
-    )
-
-
-def _each(split: Split) -> Iterator[np.ndarray]:
-    """Return the samples of a split, one after the other."""
-    return (split.x[row] for row in range(len(split)))
+    return f"; classes of {counts[smallest]:,} ({names[smallest]}) to {counts[largest]:,} ({names[largest]}) samples"
 
 
 def check_augment(config: TrainConfig, split: Split) -> None:
