@@ -74,6 +74,19 @@ def test_figures_on_data_that_are_new_to_the_run_have_no_warning(run):
     assert "not new to the run" not in (run / "report.html").read_text()
 
 
+def test_unknown_files_that_cannot_be_decoded_are_left_out_where_that_is_asked_for(run, tmp_path):
+    pictures = tmp_path / "pictures"
+    write_images(pictures, (250, 120, 180), 6, seed=5)
+    (pictures / "000.png").write_bytes(b"no image")
+    words = ["evaluate", run, "--ood", pictures, "--no-report", *FAST]
+    refused = invoke(*words)
+    assert "000.png: not a readable image; replace it or remove it. Pass" in str(refused.exception)
+    result = invoke(*words, "--skip-unreadable")
+    assert result.exit_code == 0, result.output
+    assert "warning: pictures/test: 1 of 6 images cannot be read and are left out" in result.stderr
+    assert len(Results.load(run).ood["pictures"].probs) == 5
+
+
 def test_on_a_narrow_screen_no_figure_is_cut(run, monkeypatch):
     wide = invoke("evaluate", run, "--no-report", *FAST).stdout
     monkeypatch.setenv("COLUMNS", "50")

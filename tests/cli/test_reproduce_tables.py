@@ -13,6 +13,7 @@ from lrformer.core import ConfigError
 from lrformer.recipes import TABLES, table_check, table_engine
 from lrformer.recipes.sharing import take_in_hand
 from lrformer.training.splits import load_splits
+from tests.evaluation.made_run import write_image_folder
 from tests.recipes.made_table import SMALL, made_run, write_arrays
 
 RUNNER = CliRunner()
@@ -351,6 +352,27 @@ def test_a_folder_may_be_spelled_in_another_way_than_in_the_record(
     for spelling in (data.name, f"./{data.name}/", str(data)):
         assert "1 of 1 runs are finished" in invoke(*words, "--data", spelling).output
     assert len(made) == 1
+
+
+def test_files_that_cannot_be_decoded_are_left_out_by_an_option_of_every_table(
+    made, tmp_path, monkeypatch
+):
+    photos = write_image_folder(tmp_path / "photos")
+    (photos / "train" / "red" / "000.png").write_bytes(b"no image")
+    (photos / "ood-gray" / "000.png").write_bytes(b"no image")
+    words = ["references", "--out", tmp_path, "--data", photos, "--rows", "sngp", "--seeds", 1]
+    words += ["--ood", f"{photos}:ood-gray", "--root", tmp_path / "cache"]
+    with pytest.raises(ConfigError, match="--skip-unreadable"):
+        invoke(*words)
+    shown = invoke(*words, "--skip-unreadable").output
+    assert "skip_unreadable" in shown
+    (planned, _, how) = made[0][:3]
+    assert planned.config.skip_unreadable is True
+    assert how.command.endswith("--skip-unreadable")
+    for path in (photos / "ood-gray").iterdir():
+        path.write_bytes(b"no image")
+    with pytest.raises(ConfigError, match="ood-gray: no image in it can be read"):
+        invoke(*words, "--skip-unreadable", "--epochs", 7)
 
 
 def test_channels_are_an_option_of_every_table_and_of_the_command_in_the_record(

@@ -18,6 +18,7 @@ from lrformer.methods import METHODS
 from lrformer.training import OptimizerConfig, TrainConfig, load_run
 from lrformer.training.config import LARGEST_DEFAULT_BATCH, default_batch_size
 from lrformer.training.step import OptimizerStep
+from tests.evaluation.made_run import write_image_folder
 
 TINY = ["--model-option", "depth=1", "--model-option", "embed_dim=16"]
 SMALL = [
@@ -61,6 +62,29 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(tmp_path, monkeypatch
     assert (out / "state" / "training.safetensors").is_file()
     assert run_main(monkeypatch, *arguments) == 0
     assert load_run(out).class_names == ("0", "1", "2")
+
+
+def test_files_that_cannot_be_decoded_are_left_out_where_that_is_asked_for(tmp_path):
+    data = write_image_folder(tmp_path / "data")
+    bad = data / "train" / "blue" / "004.png"
+    for place in (bad, data / "train" / "red" / "001.png", data / "ood-gray" / "001.png"):
+        place.write_bytes(b"no image")
+    words = [str(data), "--out", str(tmp_path / "run"), "--root", str(tmp_path / "cache"), *TINY]
+    words += ["--model", "lrformer_digits", "--epochs", "1", "--method", "deterministic"]
+    words += ["--device", "cpu", "--channels", "3"]
+    refused = CliRunner().invoke(app, ["train", *words])
+    assert "--skip-unreadable" in str(refused.exception)
+    result = CliRunner().invoke(app, ["train", *words, "--skip-unreadable"])
+    assert result.exit_code == 0, result.output
+    line = (
+        f"warning: data/train: 2 of 60 images cannot be read and are left out, the first is {bad}\n"
+    )
+    assert result.stderr.count(line) == 1
+    assert load_run(tmp_path / "run").config.train.skip_unreadable is True
+    # Without the option again: that of the run is enough.
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--draws", "10"])
+    assert result.exit_code == 0, result.output
+    assert "data/ood-gray: 1 of 15 images cannot be read" in result.stderr
 
 
 def test_several_seeds_make_several_runs(tmp_path):
@@ -177,6 +201,8 @@ def test_a_value_is_read_as_people_write_it(text, value):
         (["digits", "--recipe", "dept6"], "Did you mean 'depth6'"),
         (["digits", "--recipe", "best_gp", "--method", "due"], "must be 'lrformer' or 'dnn_gp'"),
         (["digits", "--model-option", "depth"], "NAME=VALUE"),
+        (["digits", "--channels", "2"], "channels (2) must be 1 (gray) or 3 (RGB)."),
+        (["digits", "--skip-unreadable"], "skip_unreadable is for a folder of image files"),
         (["digits", "--seed", "-1"], "seed (-1) must lie in 0.."),
         (["digits", "--model-option", "depth=six"], "depth ('six') must be a whole number"),
         (["digits", "--epochs", "2", "--warmup-epochs", "3"], "left out it is a tenth of them"),

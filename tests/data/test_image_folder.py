@@ -21,7 +21,7 @@ from lrformer.data import (
 )
 from lrformer.data.file_split import read_file_names
 
-SKIP = "Pass skip_unreadable=True (--skip-unreadable of lrformer train and evaluate) to leave out what cannot be read."
+SKIP = "Pass skip_unreadable=True (--skip-unreadable of train, evaluate and reproduce) to leave out what cannot be read."
 
 
 def _pixels(path):

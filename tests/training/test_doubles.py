@@ -11,6 +11,8 @@ from lrformer.training.doubles import warn_of_doubles
 from tests.evaluation.made_run import write_image_folder
 from tests.training.small import PLAIN, QUIET, small
 
+FIRST = "sample 0 of mine/train ('cow') and"
+SAME = "are the same image with two labels"
 LOUD = dataclasses.replace(QUIET, quiet=False)
 
 
@@ -40,14 +42,12 @@ def split_of(samples: list[int], labels: list[int], name: str = "mine/train") ->
         (
             ([9, 2, 9, 2, 9, 7], [2, 1, 2, 0, 1, 0]),
             ([5, 5], [1, 2]),
-            "sample 0 of mine/train ('cow') and sample 4 of mine/train ('dog') are the same image with two labels, and "
-            + "2 more images have two labels;",
+            f"{FIRST} sample 4 of mine/train ('dog') {SAME}, and 2 more images have two labels;",
         ),
         (
-            ([9, 2, 8, 2], [2, 1, 2, 0]),
-            ([5, 5], [1, 2]),
-            "sample 1 of mine/train ('dog') and sample 3 of mine/train ('cat') are the same image with two labels, and "
-            + "1 more image has two labels;",
+            ([9, 2, 9, 2], [2, 1, 1, 0]),
+            ([5, 6], [1, 2]),
+            f"{FIRST} sample 2 of mine/train ('dog') {SAME}, and 1 more image has two labels;",
         ),
         (
             ([1, 2, 3, 4], [0, 1, 2, 0]),

@@ -37,7 +37,7 @@ from lrformer.data.overlap import NamedImages, check_no_overlap
 from lrformer.data.preparation_lines import say_once
 
 ONLY_SPLIT = "test"
-WAY_TO_SKIP = "Pass skip_unreadable=True (--skip-unreadable of lrformer train and evaluate) to leave out what cannot be read."
+WAY_TO_SKIP = "Pass skip_unreadable=True (--skip-unreadable of train, evaluate and reproduce) to leave out what cannot be read."
 LONGEST_NAME = 100
 
 

@@ -130,17 +130,24 @@ def evaluate_run(
     # Everything is opened before anything is predicted: a wrong name must not cost the work before it.
     making = made_sets(test) if MADE in specs else {}
     unknown: dict[str, Split] = {}
+    wrong: list[ConfigError] = []
     for spec in (spec for spec in specs if spec != MADE):
         check_unknown(run.config.train.data, spec)
         if data is not None:
             check_unknown(parse_place(data)[0], spec)
-        name, split = load_ood_split(asked, spec, root=root)
+        try:
+            name, split = load_ood_split(asked, spec, root=root)
+        except ConfigError as error:
+            wrong.append(error)
+            continue
         check_samples(spec, describe_samples(split), known=describe_samples(test))
         if name in unknown:
             raise ConfigError(
                 f"two OOD sets are named '{name}'; give their folders different names."
             )
         unknown[name] = split
+    if wrong:
+        raise ConfigError(" ".join(map(str, wrong))) from wrong[0]
     seen = seen_part(asked, test, data=data, root=root)
     if clash := unknown.keys() & making.keys():
         raise ConfigError(f"two OOD sets are named '{clash.pop()}'; give the folder another name.")

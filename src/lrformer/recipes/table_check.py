@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from lrformer.core import ConfigError, LRFormerError, to_record
@@ -16,6 +15,7 @@ from lrformer.data.folder_layout import (
     scan_unlabeled,
 )
 from lrformer.data.image_file import UnreadableImageError
+from lrformer.data.image_folder import WAY_TO_SKIP
 from lrformer.data.loading import is_image_folder
 from lrformer.evaluation.run_data import (
     OTHER_CLASSES,
@@ -140,11 +140,12 @@ def _check_files(folder: Path, split: str, *, skip_unreadable: bool) -> None:
         found = (
             scan_unlabeled(folder / split) if is_unknown else labeled.get(split, labeled["train"])
         )
-    if not skip_unreadable:
-        read_image(found.files[0], channels=3)
-        return
     for path in found.files:
-        with suppress(UnreadableImageError):
+        try:
             read_image(path, channels=3)
+        except UnreadableImageError as error:
+            if not skip_unreadable:
+                raise ConfigError(f"{error} {WAY_TO_SKIP}") from error
+        else:
             return
     raise ConfigError(f"{found.source}: no image in it can be read.")
