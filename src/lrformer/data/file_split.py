@@ -143,6 +143,8 @@ def write_files(
     progress = folder / f".{name}.progress.json"
     state = {"fingerprint": fingerprint(split, image_format), "shape": list(shape)}
     done, left_out = _files_done(partial, progress, state, skip_unreadable=skip_unreadable)
+    if not done:
+        progress.unlink(missing_ok=True)  # what it speaks of is written over
     array = np.lib.format.open_memmap(
         partial, mode="r+" if done else "w+", dtype=np.uint8, shape=shape
     )
