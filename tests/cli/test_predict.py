@@ -55,8 +55,27 @@ def test_good_and_broken_files_together_give_a_row_each_and_exit_code_one(place)
     assert rows[1]["class"] == rows[1]["probability"] == ""
     assert "not a readable image" in rows[1]["error"]
     assert "no such file" in rows[2]["error"]
-    assert "3 images" in result.stderr
-    assert "2 failed" in result.stderr
+    assert "2 images" in result.stderr
+    assert f"1 failed. 1 name stands for no image: {place / 'gone.png'} (there is no such file).\n" in result.stderr  # fmt: skip
+
+
+def test_an_empty_folder_and_a_missing_file_are_no_images_and_are_said_to_be_none(place, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    alone = invoke(place / "run", empty)
+    assert alone.exit_code == 1
+    assert alone.stderr.startswith("0 images: 0 in distribution, 0 out of distribution")
+    said = f"0 failed. 1 name stands for no image: {empty} (the folder has no image in it).\n"
+    assert alone.stderr.endswith(said)
+    assert "the folder has no image in it" in alone.stdout
+    gone = [tmp_path / f"{number}.png" for number in range(3)]
+    good = place / "data" / "test" / "red" / "000.png"
+    result = invoke(place / "run", good, tmp_path / "*.gif", *gone, "--format", "json")
+    assert len(json.loads(result.stdout)) == 5
+    assert result.stderr.startswith("1 image: ")
+    assert f"0 failed. 4 names stand for no image: {tmp_path / '*.gif'} (no file matches" in result.stderr  # fmt: skip
+    assert result.stderr.endswith("(there is no such file), and 1 more.\n")
+    assert result.exit_code == 1
 
 
 def test_the_table_is_for_people(place):

@@ -49,6 +49,7 @@ def test_a_broken_file_is_a_row_with_its_error_and_the_others_are_as_without_it(
     assert "not a readable image" in rows[1].error
     assert "no such file" in rows[2].error
     assert "no image in it" in rows[4].error
+    assert [row.is_image for row in rows] == [True, True, False, True, False]
     assert rows[1].label is rows[1].probability is rows[1].is_in_distribution is None
     alone = list(predict_files(run, good[:2]))
     assert [rows[0].label, rows[3].label] == [row.label for row in alone]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 EXIT_SOME_FAILED = 1
 COLUMNS = ("file", "class", "probability", "uncertainty", "in_distribution", "error")
 WIDEST_FILE, WIDEST_CLASS = 60, 24
+# More names without an image are counted, and not all of them named.
+MOST_NAMED = 3
 
 Lines = Iterator[str]
 
@@ -43,7 +45,8 @@ def predict(
 ) -> None:
     """Classify image files; say how uncertain each answer is, and whether the image is of a known kind.
 
-    Rows come as they are ready. A file that cannot be read is a row with its error; the exit code is then 1.
+    Rows come as they are ready. A file that cannot be read is a row with its error, and so is a name without an image
+    (an empty folder, a file that is not there); the exit code is then 1.
 
     Example: lrformer predict runs/birds photos/ 'more/*.jpg' --format csv > answers.csv
     """
@@ -83,10 +86,10 @@ def predict(
     typer.echo(
         f"{counted.total} image{'' if counted.total == 1 else 's'}: {counted.known} in distribution, {counted.unknown} out of "
         f"distribution ({loaded.decision.score} above {loaded.decision.threshold:.4g}), "
-        f"{counted.failed} failed.",
+        f"{counted.failed} failed.{_without_image(counted)}",
         err=True,
     )
-    if counted.failed:
+    if counted.failed or counted.without_image:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
@@ -104,11 +107,15 @@ class More:
 
 
 class Counted:
-    """Rows that are counted as they go by; Ctrl-C is their end, so that a writer can close what it began."""
+    """Rows that are counted as they go by; Ctrl-C is their end, so that a writer can close what it began.
+
+    A name that stands for no image is no image that failed: it is counted by itself.
+    """
 
     def __init__(self, rows: "Iterable[FilePrediction]") -> None:
         self.rows = rows
-        self.total = self.known = self.unknown = self.failed = 0
+        self.total = self.known = self.unknown = self.failed = self.without_image = 0
+        self.first_without_image: list[FilePrediction] = []
         self.is_stopped = False
 
     def __iter__(self) -> "Iterator[FilePrediction]":
@@ -121,11 +128,33 @@ class Counted:
             except KeyboardInterrupt:
                 self.is_stopped = True
                 return
+            if not row.is_image:
+                self.without_image += 1
+                if self.without_image <= MOST_NAMED:
+                    self.first_without_image.append(row)
+                yield row
+                continue
             self.total += 1
             self.failed += row.error is not None
             self.known += row.is_in_distribution is True
             self.unknown += row.is_in_distribution is False
             yield row
+
+
+def _without_image(counted: Counted) -> str:
+    """Return the end of the last line: which names stand for no image, and why; nothing where all do."""
+    if not counted.without_image:
+        return ""
+    from lrformer.data.file_split import in_one_line
+
+    said = [
+        f"{in_one_line(row.file)} ({(row.error or '').rstrip('.')})"
+        for row in counted.first_without_image
+    ]
+    if more := counted.without_image - len(said):
+        said.append(f"and {more:,} more")
+    verb = "name stands" if counted.without_image == 1 else "names stand"
+    return f" {counted.without_image:,} {verb} for no image: {', '.join(said)}."
 
 
 def _names(text: str) -> list[str]:

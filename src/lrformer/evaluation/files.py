@@ -21,11 +21,17 @@ MOST_READERS = 8
 GLOB_CHARACTERS = "*?["
 
 
+class NoImageError(ConfigError):
+    """A name that stands for no image at all: an empty folder, a pattern that matches nothing, a file that is not there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FilePrediction:
     """What a run says about one file; everything but `file` and `error` is None where it could not be read.
 
     Attributes:
+        is_image: False where the name stands for no image: an empty folder, a pattern without a match, a file that is
+            not there.
         label: the most probable class, by name.
         uncertainty: by the score that the run keeps its threshold for.
         is_in_distribution: whether the uncertainty is at most that threshold.
@@ -40,6 +46,7 @@ class FilePrediction:
     uncertainty: float | None = None
     is_in_distribution: bool | None = None
     error: str | None = None
+    is_image: bool = True
     top: tuple[tuple[str, float], ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
 
@@ -136,9 +143,11 @@ def _predict_files(
 
 def _read(run: Run, path: Path) -> np.ndarray:
     if path.is_dir():
-        raise ConfigError(f"{path}: the folder has no image in it.")
-    if any(character in str(path) for character in GLOB_CHARACTERS) and not path.exists():
-        raise ConfigError(f"{path}: no file matches this pattern.")
+        raise NoImageError(f"{path}: the folder has no image in it.")
+    if not path.exists():
+        is_pattern = any(character in str(path) for character in GLOB_CHARACTERS)
+        reason = "no file matches this pattern." if is_pattern else "there is no such file."
+        raise NoImageError(f"{path}: {reason}")
     config = run.config
     # Otherwise on the device, as in training.
     size = config.img_size if config.is_scaled_as_files else None
@@ -151,16 +160,16 @@ def _predict_batch(
     generator: torch.Generator,
     wanted: _Wanted,
 ) -> list[FilePrediction]:
-    images, rows, errors = [], [], {}
+    images, rows = [], []
+    found: dict[int, FilePrediction] = {}
     for row, (path, reading) in enumerate(batch):
         try:
             images.append(reading.result())
             rows.append(row)
         except (LRFormerError, OSError) as error:
-            errors[row] = str(error).removeprefix(f"{path}: ")
-    found: dict[int, FilePrediction] = {
-        row: FilePrediction(file=str(batch[row][0]), error=error) for row, error in errors.items()
-    }
+            reason = str(error).removeprefix(f"{path}: ")
+            is_image = not isinstance(error, NoImageError)
+            found[row] = FilePrediction(file=str(path), error=reason, is_image=is_image)
     if images:
         inputs = torch.cat([run.preprocess(image[None]) for image in images])
         predictive = run.temperature(run.method.predict(inputs, generator))
