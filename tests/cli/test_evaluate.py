@@ -133,10 +133,10 @@ def test_of_several_runs_each_is_named_that_has_an_evaluation(run, place, tmp_pa
     other = shutil.copytree(place / "run", tmp_path / "other")
     change_config(other, seed=1)
     assert invoke("evaluate", other, "--no-report", *FAST).exit_code == 0
-    result = invoke("evaluate", run, other, "--out", tmp_path / "seeds", "--no-report", *FAST)
-    way_out = "evaluate that run by itself with --out FOLDER to keep it"
+    result = invoke("evaluate", run, other, "--no-report", *FAST)
+    said = "is replaced when this one is finished; --out FOLDER keeps it.\n"
     assert result.stderr.count("is replaced when this one is finished") == 1
-    assert f"in {other} is replaced when this one is finished; {way_out}.\n" in result.stderr
+    assert f"in {other} {said}" in result.stderr
 
 
 def test_an_evaluation_that_cannot_be_read_is_replaced_and_said_to_be(run):
@@ -219,12 +219,81 @@ def test_several_unknown_sets_may_follow_one_option_or_each_its_own(run, place, 
 def test_several_runs_are_averaged_over_their_seeds(run, place, tmp_path):
     other = shutil.copytree(place / "run", tmp_path / "other")
     change_config(other, seed=1)
-    result = invoke("evaluate", run, other, "--out", tmp_path, "--no-report", *FAST)
+    result = invoke("evaluate", run, other, "--no-report", *FAST)
     assert result.exit_code == 0, result.output
     assert "2 runs" in result.output
-    record = json.loads((tmp_path / "seeds.json").read_text())
-    assert record["num_seeds"] == 2
     assert load_scores(run).metrics == load_scores(other).metrics
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_figures_of_several_runs_that_go_elsewhere_leave_the_runs_as_they_are(run, place, tmp_path):
+    other = shutil.copytree(place / "run", tmp_path / "other")
+    change_config(other, seed=3)
+    assert invoke("evaluate", run, "--no-report", *FAST).exit_code == 0
+    before = contents(run) | contents(other)
+    out = tmp_path / "results"
+    arguments = ("evaluate", run, other, "--data", f"{place / 'data'}:val", "--out", out)
+    result = invoke(*arguments, *FAST)
+    assert result.exit_code == 0, result.output
+    assert contents(run) | contents(other) == before
+    assert json.loads((out / "seeds.json").read_text())["num_seeds"] == 2
+    assert [load_scores(out / name).test_set for name in ("seed-0", "seed-3")] == ["data/val"] * 2
+    assert load_scores(out / "seed-3").about["seed"] == 3
+    assert "results, seed-3" in (out / "seed-3" / "report.html").read_text()
+    again = invoke(*arguments, "--no-report", *FAST)
+    for name in ("seed-0", "seed-3"):
+        assert (
+            f"in {out / name} is replaced when this one is finished; another --out FOLDER keeps it.\n"
+            in again.stderr
+        )
+    several = invoke("report", out)
+    assert "holds several seeds, and no evaluation of one. " in str(several.exception)
+    assert f"such as {out / 'seed-0'}." in str(several.exception)
+
+
+@pytest.fixture
+def seeds(place, tmp_path):
+    """Return a folder as `train --seeds` makes it, with more than nine seeds and something else in it."""
+    folder = tmp_path / "seeds"
+    for seed in (2, 10):
+        change_config(shutil.copytree(place / "run", folder / f"seed-{seed}"), seed=seed)
+    (folder / "seed-of-doubt").mkdir()
+    (folder / "seed-11").mkdir()
+    return folder
+
+
+def test_the_folder_of_several_seeds_is_evaluated_as_its_seeds(seeds, run):
+    result = invoke("evaluate", seeds, "--no-report", *FAST)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.index("seed-2/metrics") < result.stdout.index("seed-10/metrics")
+    assert "2 runs" in result.stdout
+    with_another = invoke("evaluate", seeds, run, "--no-report", *FAST)
+    assert "3 runs" in with_another.stdout
+    twice = invoke("evaluate", seeds, seeds / "seed-2", *FAST)
+    assert "a run is named twice" in str(twice.exception)
+
+
+def test_a_seed_that_is_not_finished_is_found_before_any_is_evaluated(seeds):
+    (seeds / "seed-10" / "model.safetensors").unlink()
+    result = invoke("evaluate", seeds, "--no-report", *FAST)
+    assert "model.safetensors is missing: the run was finished." in str(result.exception)
+    assert "evaluation" not in json.loads((seeds / "seed-2" / "metrics.json").read_text())
+    assert result.stdout == ""
+
+
+def test_figures_of_seeds_are_not_put_into_other_seeds(seeds, run, place, tmp_path):
+    twin = shutil.copytree(place / "run", tmp_path / "twin")
+    change_config(twin, seed=2)
+    before = contents(seeds)
+    result = invoke("evaluate", run, twin, "--out", seeds, "--no-report", *FAST)
+    assert "seed-2 is another run, with figures of its own" in str(result.exception)
+    assert contents(seeds) == before
+    own = invoke("evaluate", seeds, "--out", seeds, "--no-report", *FAST)
+    assert own.exit_code == 0, own.output
+    assert (seeds / "seeds.json").is_file()
 
 
 @pytest.mark.parametrize(

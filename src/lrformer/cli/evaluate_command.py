@@ -16,7 +16,9 @@ def evaluate(
     places: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN", help="Folders of runs. Several are taken as seeds of one experiment."
+            metavar="RUN",
+            help="Folders of runs. Several are taken as seeds of one experiment, and so is the folder that train --seeds "
+            "made.",
         ),
     ] = None,
     data: Annotated[
@@ -61,7 +63,11 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the results go.", show_default="the run's own folder"),
+        typer.Option(
+            help="Where the results go, and nothing in a run is changed; of several runs to OUT/seed-N each, with the mean "
+            "over them in OUT/seeds.json.",
+            show_default="the run's own folder",
+        ),
     ] = None,
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.")] = 15,
     threshold: Annotated[
@@ -92,6 +98,8 @@ def evaluate(
 
     Example: lrformer evaluate runs/birds --ood svhn --ood photos/other --corruptions fog:3
 
+    Example: lrformer evaluate runs/ten-seeds --ood svhn --out results
+
     Example: lrformer evaluate --arrays probs.npy labels.npy --ood-arrays svhn=svhn.npy --out results
     """
     from lrformer.core import ConfigError
@@ -100,6 +108,7 @@ def evaluate(
     from lrformer.training.atomic_files import check_writable
     from lrformer.training.metrics_file import METRICS_FILE
     from lrformer.training.run_config import CONFIG_FILE
+    from lrformer.training.run_folder import check_whole
 
     config = EvaluationConfig(
         num_bins=bins, threshold=threshold, num_draws=draws, level=level, seed=seed
@@ -123,17 +132,15 @@ def evaluate(
             "--ood-arrays belongs to --arrays; for a run, name unknown data by --ood."
         )
     runs, ood, corruptions = _sort_places(places, ood, corruptions or [])
-    folders = [out] if out is not None and len(runs) == 1 else runs
-    if out is not None and (out / CONFIG_FILE).is_file():
-        is_same = len(runs) == 1 and runs[0].resolve() == out.resolve()
-        if not is_same:
-            raise ConfigError(
-                f"{out} is another run, with figures of its own; choose another --out."
-            )
-    for folder in folders:
+    folders = _result_folders(runs, out)
+    _check_own(runs, folders, out)
+    for run, folder in zip(runs, folders, strict=True):
+        # The last of many seeds may not be finished yet.
+        check_whole(run)
         _check_results(folder)
+    way_out = f"{'' if out is None else 'another '}--out FOLDER keeps it"
     for folder in folders:
-        _say_replaced(folder, way_out=_way_out(out, num_runs=len(runs)))
+        _say_replaced(folder, way_out=way_out)
     done = []
     for run, folder in zip(runs, folders, strict=True):
         with _progress(f"predicting {run}") as advance:
@@ -166,11 +173,36 @@ def _check_results(folder: Path) -> None:
     read_metrics(folder)
 
 
-def _way_out(out: Path | None, *, num_runs: int) -> str:
-    """Return how an earlier evaluation is kept; of several runs each is written to its own folder, whatever `--out` is."""
-    if num_runs > 1:
-        return "evaluate that run by itself with --out FOLDER to keep it"
-    return "--out FOLDER keeps it" if out is None else "another --out FOLDER keeps it"
+def _result_folders(runs: list[Path], out: Path | None) -> list[Path]:
+    """Return where the results of each run go: to its own folder, or to `out`, of several runs by their seeds."""
+    from lrformer.training.run_config import read_run_config
+    from lrformer.training.seed_folders import seed_folder
+
+    if out is None:
+        return runs
+    if len(runs) == 1:
+        return [out]
+    # Two runs may have the same name, and never the same seed.
+    return [seed_folder(out, read_run_config(run).train.seed) for run in runs]
+
+
+def _check_own(runs: list[Path], folders: list[Path], out: Path | None) -> None:
+    """Raise where results would lie in a run that is not theirs; the mean over several is no run's."""
+    from lrformer.core import ConfigError
+    from lrformer.training.run_config import CONFIG_FILE
+
+    taken = [
+        folder
+        for folder, run in zip(folders, runs, strict=True)
+        if folder.resolve() != run.resolve()
+    ]
+    if out is not None and len(runs) > 1:
+        taken.append(out)
+    for folder in taken:
+        if (folder / CONFIG_FILE).is_file():
+            raise ConfigError(
+                f"{folder} is another run, with figures of its own; choose another --out."
+            )
 
 
 def _say_replaced(folder: Path, *, way_out: str) -> None:
@@ -223,11 +255,16 @@ def _sort_places(
     from lrformer.data import list_corruptions
     from lrformer.evaluation.seeds import check_seeds_of_one
     from lrformer.training.run_config import CONFIG_FILE, check_there
+    from lrformer.training.seed_folders import seed_folders
 
     runs, kinds = [], ["all", *list_corruptions()]
     for place in places:
         if (Path(place) / CONFIG_FILE).is_file():
             runs.append(Path(place))
+        elif inside := [
+            path for path in seed_folders(Path(place)) if (path / CONFIG_FILE).is_file()
+        ]:
+            runs += inside
         elif corruptions and place.partition(":")[0] in kinds:
             corruptions = [*corruptions, place]
         elif ood and runs:

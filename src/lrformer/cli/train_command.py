@@ -227,6 +227,7 @@ def train(
     from lrformer.training import RuntimeConfig
     from lrformer.training import train as run_training
     from lrformer.training.backbone import is_timm_name
+    from lrformer.training.seed_folders import seed_folder
 
     config = _begin(recipe, data, method)
     if epochs is not None:
@@ -290,7 +291,7 @@ def train(
         quiet=quiet,
     )
     for one in seeded_runs(config, seeds or 1):
-        folder = out if seeds is None else out / f"seed-{one.seed}"
+        folder = out if seeds is None else seed_folder(out, one.seed)
         report_run(folder, run_training(one, folder, runtime=runtime))
 
 

@@ -12,6 +12,7 @@ from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.text_table import text_table
 from lrformer.methods import AbstentionRule
 from lrformer.training.metrics_file import METRICS_FILE, read_metrics, update_metrics
+from lrformer.training.seed_folders import seed_folders
 
 SCHEMA = 1
 SECTION = "evaluation"
@@ -152,6 +153,11 @@ def is_evaluated(folder: str | Path) -> bool:
 def load_scores(folder: str | Path) -> Scores:
     """Return the scores that `save_scores` put into `folder`."""
     record = read_metrics(Path(folder)).get(SECTION)
+    if record is None and (inside := seed_folders(Path(folder))):
+        raise ConfigError(
+            f"{folder} holds several seeds, and no evaluation of one. Each of them has its own, with its own report: name "
+            f"one, such as {inside[0]}."
+        )
     if record is None and (Path(folder) / SEEDS_FILE).is_file():
         raise ConfigError(
             f"{folder} holds {SEEDS_FILE}, the mean over several runs, and no evaluation of one. Each of the runs has its "

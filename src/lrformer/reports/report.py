@@ -23,6 +23,7 @@ from lrformer.reports.page import figure, page
 from lrformer.reports.tables import corrupted_table, known_table, ood_table, score_table, table
 from lrformer.reports.training_figures import training_figures
 from lrformer.training.atomic_files import replace_file
+from lrformer.training.seed_folders import is_seed_folder
 
 REPORT_FILE = "report.html"
 Section = tuple[str, str, str]
@@ -30,8 +31,7 @@ Section = tuple[str, str, str]
 
 def _name(folder: Path) -> str:
     """Return the name of a run; one of several seeds is named with the folder that holds them."""
-    is_seed = re.fullmatch(r"seed-\d+", folder.name) is not None
-    return f"{folder.parent.name}, {folder.name}" if is_seed else folder.name
+    return f"{folder.parent.name}, {folder.name}" if is_seed_folder(folder) else folder.name
 
 
 def write_report(

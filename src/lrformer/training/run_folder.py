@@ -186,14 +186,8 @@ def prepare_inputs(raw: Shaped[Tensor, "b ..."], config: RunConfig) -> Float[Ten
     return fit_square((raw.permute(0, 3, 1, 2).float() / 255 - mean) / std, config.img_size)
 
 
-def load_run(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Run:
-    """Return the finished run in the folder `path`, ready to predict on `device`.
-
-    Raises:
-        ConfigError: when a file is missing, damaged or of a schema that this version cannot read.
-    """
-    folder, place = Path(path), choose_device(device)
-    config = read_run_config(folder)
+def check_whole(folder: Path) -> None:
+    """Raise where a file of the run in `folder` is missing that a prediction needs."""
     if not (folder / MODEL_FILE).is_file():
         raise ConfigError(
             f"{folder / MODEL_FILE} is missing: "
@@ -209,6 +203,17 @@ def load_run(path: str | os.PathLike[str], *, device: torch.device | str = "cpu"
                 f"{folder / name} is missing: run the same train command again, which fits it to the weights that are there, "
                 "or restore it from a copy."
             )
+
+
+def load_run(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Run:
+    """Return the finished run in the folder `path`, ready to predict on `device`.
+
+    Raises:
+        ConfigError: when a file is missing, damaged or of a schema that this version cannot read.
+    """
+    folder, place = Path(path), choose_device(device)
+    config = read_run_config(folder)
+    check_whole(folder)
     method = build_method(config.backbone, config.train, config.num_classes)
     load_method(folder, method)
     decision = _read_decision(folder)
