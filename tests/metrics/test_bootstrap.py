@@ -24,6 +24,12 @@ from lrformer.metrics import (
 )
 from lrformer.metrics import bootstrap as bootstrap_file
 from lrformer.metrics import calibration as calibration_file
+from lrformer.metrics.bootstrap import bootstrap_differences
+from lrformer.metrics.drawn_metrics import (
+    classification_measure,
+    detection_measure,
+    mean_measure,
+)
 from lrformer.metrics.resampling import draw_counts
 
 NUM_DRAWS = 40
@@ -118,6 +124,71 @@ def test_detection_intervals_equal_a_loop_that_gathers_every_draw(random_scores,
     assert len(intervals) == 5
     # Ratios of counts are taken in float32 there.
     _assert_percentiles(intervals, draws, tolerance=2e-7)
+
+
+def test_differences_of_two_models_equal_a_loop_that_gathers_the_same_draws_for_both(
+    random_predictions,
+):
+    probs, labels = random_predictions(90, 4)
+    others, _ = random_predictions(90, 4, seed=1)
+    ours, theirs = (classification_measure(p, labels, num_bins=15, threshold=0.7) for p in (probs, others))  # fmt: skip
+    found = bootstrap_differences(
+        ours, theirs, level=0.9, num_draws=NUM_DRAWS, generator=make_generator(8)
+    )[""]
+
+    names = {"accuracy", "nll", "brier", "ece_equal_width"}
+
+    def measure(pick):
+        left, right = (
+            {**to_record(scoring_metrics(p[pick], labels[pick])), **to_record(calibration_metrics(p[pick], labels[pick]))}
+            for p in (probs, others)
+        )  # fmt: skip
+        return {name: left[name] - right[name] for name in names}
+
+    kept = {name: found[name] for name in names}
+    _assert_percentiles(kept, [measure(p) for p in _gathered(90, generator=make_generator(8))])
+    whole = measure(torch.arange(90))
+    assert {name: i.value for name, i in kept.items()} == pytest.approx({n: whole[n] for n in names})  # fmt: skip
+
+
+def test_differences_in_detection_resample_known_and_unknown_each_by_itself(random_scores):
+    inside, outside = random_scores(70, 50)
+    other_inside, other_outside = inside.flip(0), (outside + 0.2)
+    found = bootstrap_differences(
+        detection_measure({"a": inside}, {"a": outside}),
+        detection_measure({"a": other_inside}, {"a": other_outside}),
+        level=0.9,
+        num_draws=NUM_DRAWS,
+        generator=make_generator(5),
+    )["a"]
+    generator = make_generator(5)
+    picks = zip(_gathered(70, generator=generator), _gathered(50, generator=generator), strict=True)
+    draws = []
+    for i, o in picks:
+        left = to_record(detection_metrics(inside[i], outside[o]))
+        right = to_record(detection_metrics(other_inside[i], other_outside[o]))
+        draws.append({name: left[name] - right[name] for name in found})
+    assert len(found) == 5
+    _assert_percentiles(found, draws, tolerance=4e-7)
+
+
+def test_a_model_differs_from_itself_by_nothing_in_every_draw_and_pairing_narrows_the_interval(
+    random_scores,
+):
+    hard, noise = random_scores(400, 400)
+    one = mean_measure({"loss": hard})
+    (same,) = bootstrap_differences(one, one, generator=make_generator(0))[""].values()
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    near = mean_measure({"loss": hard + 0.01 * noise})
+    (paired,) = bootstrap_differences(one, near, generator=make_generator(0))[""].values()
+    alone = bootstrap_means({"loss": hard}, generator=make_generator(0))["loss"]
+    assert paired.high - paired.low < 0.1 * (alone.high - alone.low)
+
+
+def test_figures_on_other_samples_cannot_be_paired():
+    ours, theirs = mean_measure({"a": torch.rand(5)}), mean_measure({"a": torch.rand(6)})
+    with pytest.raises(ConfigError, match=r"\(5,\) and \(6,\) samples; only figures on the same"):
+        bootstrap_differences(ours, theirs, generator=make_generator(0))
 
 
 def test_scores_that_share_their_draws_each_get_what_they_get_alone(random_predictions):

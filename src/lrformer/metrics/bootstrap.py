@@ -1,53 +1,32 @@
 """Intervals: by bootstrap over the samples of one run, and by Student's t over the seeds of several."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from lrformer.core import ConfigError
-from lrformer.metrics.calibration import (
-    DEFAULT_NUM_BINS,
-    ece_draws,
-    ece_equal_mass_draws,
-    gaps_of_confidence,
-    gaps_of_every_class,
+from lrformer.metrics.calibration import DEFAULT_NUM_BINS
+from lrformer.metrics.drawn_metrics import (
+    PROBABILITIES,
+    Draws,
+    Measure,
+    classification_measure,
+    detection_measure,
+    mean_measure,
+    selective_measure,
 )
-from lrformer.metrics.detection import (
-    aupr_draws,
-    auroc_draws,
-    flagged_counts,
-    fpr_draws,
-    rank_both,
-)
-from lrformer.metrics.inputs import Array, as_num_bins, as_predictions, as_scores, as_share
-from lrformer.metrics.overconfidence import DEFAULT_THRESHOLD, overconfidence_draws
-from lrformer.metrics.resampling import draw_counts, rank, weighted_mean, whole_sample
-from lrformer.metrics.scoring import (
-    balanced_accuracy_draws,
-    brier_losses,
-    correctness,
-    log_losses,
-)
-from lrformer.metrics.selective import (
-    DEFAULT_COVERAGES,
-    accepted_counts,
-    accuracy_at_coverage_draws,
-    aurc_draws,
-)
+from lrformer.metrics.inputs import Array
+from lrformer.metrics.overconfidence import DEFAULT_THRESHOLD
+from lrformer.metrics.resampling import draw_counts, whole_sample
+from lrformer.metrics.selective import DEFAULT_COVERAGES
 
 DEFAULT_NUM_DRAWS = 1000
 DEFAULT_LEVEL = 0.95
 # Counts are held for so many (draws x samples) at a time: 8 MiB, near to what a cache holds.
 COUNTS_AT_A_TIME = 2**20
-
-# What a metric that ranks by no score is filed under.
-PROBABILITIES = ""
-
-Draws = dict[tuple[str, str], Float[Tensor, " draws"]]  # by score and metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,34 +66,8 @@ def bootstrap_classification(
 
     A metric that the data leave undefined (confidence when wrong, where nothing is wrong) has no interval.
     """
-    checked, truth = as_predictions(probs, labels)
-    bins, bound = as_num_bins(num_bins), as_share(threshold, name="threshold")
-    correct = correctness(checked, truth)
-    confidence = checked.amax(dim=1)
-    means = {
-        "accuracy": correct,
-        "nll": log_losses(checked, truth),
-        "brier": brier_losses(checked, truth),
-    }
-    # Once for all draws: to place them takes many times as long as to measure a block of draws.
-    of_confidence = gaps_of_confidence(confidence, correct, num_bins=bins)
-    of_every_class = gaps_of_every_class(checked, truth, num_bins=bins)
-
-    def measure(drawn: Tensor) -> Draws:
-        counts = drawn.double()
-        wrong_figures = overconfidence_draws(counts, confidence, 1 - correct, threshold=bound)
-        draws = {
-            **{name: weighted_mean(counts, values) for name, values in means.items()},
-            "balanced_accuracy": balanced_accuracy_draws(counts, correct, truth),
-            "ece_equal_width": ece_draws(counts, of_confidence),
-            "ece_equal_mass": ece_equal_mass_draws(counts, confidence, correct, num_bins=bins),
-            "ece_class_wise": ece_draws(counts, of_every_class),
-            **{f"overconfidence_{name}": draws for name, draws in wrong_figures.items()},
-        }
-        return {(PROBABILITIES, name): values for name, values in draws.items()}
-
-    intervals = _intervals(measure, (len(truth),), generator, num_draws, level)
-    return _by_score(intervals, [PROBABILITIES])[PROBABILITIES]
+    measure = classification_measure(probs, labels, num_bins=num_bins, threshold=threshold)
+    return _by_score(_intervals(measure, generator, num_draws, level))[PROBABILITIES]
 
 
 def bootstrap_means(
@@ -125,23 +78,10 @@ def bootstrap_means(
     level: float = DEFAULT_LEVEL,
 ) -> dict[str, Interval]:
     """Return the interval of the mean of each of `values`, one for each sample, which all see the same draws."""
-    columns = {name: as_scores(column, name=name) for name, column in values.items()}
-    sizes = {len(column) for column in columns.values()}
-    if len(sizes) > 1:
-        raise ConfigError(
-            f"the values are of sets of different sizes ({sorted(sizes)}); give one value under each "
-            "name for each sample."
-        )
-    if not sizes:
+    measure = mean_measure(values)
+    if not values:
         return {}
-
-    def measure(counts: Tensor) -> Draws:
-        return {
-            (PROBABILITIES, name): weighted_mean(counts, column) for name, column in columns.items()
-        }
-
-    intervals = _intervals(measure, (sizes.pop(),), generator, num_draws, level)
-    return _by_score(intervals, [PROBABILITIES])[PROBABILITIES]
+    return _by_score(_intervals(measure, generator, num_draws, level))[PROBABILITIES]
 
 
 def bootstrap_selective(
@@ -178,26 +118,8 @@ def bootstrap_selective_scores(
     level: float = DEFAULT_LEVEL,
 ) -> dict[str, dict[str, Interval]]:
     """Return the intervals of `bootstrap_selective` for several scores, which all see the same draws."""
-    checked, truth = as_predictions(probs, labels)
-    rankings = {}
-    for name, values in scores.items():
-        uncertainty = as_scores(values, name=name)
-        _check_same_length(uncertainty, truth, name=name)
-        rankings[name] = rank(uncertainty)
-    shares = tuple(as_share(coverage, name="coverage") for coverage in coverages)
-    correct = correctness(checked, truth)
-
-    def measure(counts: Tensor) -> Draws:
-        draws: Draws = {}
-        for name, ranking in rankings.items():
-            accepted = accepted_counts(counts, ranking, correct)
-            draws[name, "aurc"] = aurc_draws(accepted)
-            accuracies = accuracy_at_coverage_draws(accepted, shares).unbind(dim=1)
-            for share, accuracy in zip(shares, accuracies, strict=True):
-                draws[name, f"accuracy_at_{share:g}"] = accuracy
-        return draws
-
-    return _by_score(_intervals(measure, (len(truth),), generator, num_draws, level), scores)
+    measure = selective_measure(scores, probs, labels, coverages=coverages)
+    return _by_score(_intervals(measure, generator, num_draws, level), scores)
 
 
 def bootstrap_detection(
@@ -228,39 +150,38 @@ def bootstrap_detection_scores(
     level: float = DEFAULT_LEVEL,
 ) -> dict[str, dict[str, Interval]]:
     """Return the intervals of `bootstrap_detection` for several scores, which all see the same draws."""
-    if id_scores.keys() != ood_scores.keys():
-        raise ConfigError(
-            f"id_scores has the scores {', '.join(id_scores) or 'none'} and ood_scores {', '.join(ood_scores) or 'none'}; both "
-            "need the same."
-        )
-    rankings, sizes = {}, set()
-    for name in id_scores:
-        inside = as_scores(id_scores[name], name=f"id_{name}")
-        outside = as_scores(ood_scores[name], name=f"ood_{name}")
-        rankings[name] = rank_both(inside, outside)
-        sizes.add((len(inside), len(outside)))
-    if len(sizes) > 1:
-        raise ConfigError(
-            f"the scores are of sets of different sizes ({sorted(sizes)}); give one value of each "
-            "score for each sample."
-        )
-    if not sizes:
+    measure = detection_measure(id_scores, ood_scores)
+    if not id_scores:
         return {}
+    return _by_score(_intervals(measure, generator, num_draws, level), id_scores)
 
-    def measure(id_counts: Tensor, ood_counts: Tensor) -> Draws:
-        draws: Draws = {}
-        for name, ranking in rankings.items():
-            flagged = flagged_counts(id_counts, ood_counts, ranking)
-            draws[name, "auroc"] = auroc_draws(flagged)
-            for positive in ("ood", "id"):
-                draws[name, f"aupr_{positive}_positive"] = aupr_draws(flagged, positive=positive)
-            for positive in ("ood", "id"):
-                draws[name, f"fpr95_{positive}_positive"] = fpr_draws(
-                    flagged, tpr=0.95, positive=positive
-                )
-        return draws
 
-    return _by_score(_intervals(measure, sizes.pop(), generator, num_draws, level), id_scores)
+def bootstrap_differences(
+    ours: Measure,
+    theirs: Measure,
+    *,
+    generator: torch.Generator,
+    num_draws: int = DEFAULT_NUM_DRAWS,
+    level: float = DEFAULT_LEVEL,
+) -> dict[str, dict[str, Interval]]:
+    """Return the difference, ours minus theirs, of every metric that both have, by score: a paired bootstrap.
+
+    Both see the same draws, so that what is hard or easy for both in a draw does not widen the interval.
+
+    Raises:
+        ConfigError: when the two are not of sets of the same sizes.
+    """
+    if ours.sizes != theirs.sizes:
+        raise ConfigError(
+            f"the sets have {ours.sizes} and {theirs.sizes} samples; only figures on the same samples can be paired."
+        )
+
+    def measure(*counts: Tensor) -> Draws:
+        left, right = ours.of(*counts), theirs.of(*counts)
+        return {key: left[key] - right[key] for key in left if key in right}
+
+    paired = Measure(sizes=ours.sizes, of=measure)
+    return _by_score(_intervals(paired, generator, num_draws, level))
 
 
 def seed_interval(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> SeedInterval:
@@ -284,8 +205,7 @@ def seed_interval(values: Sequence[float], *, level: float = DEFAULT_LEVEL) -> S
 
 
 def _intervals(
-    measure: Callable[..., Draws],
-    sizes: tuple[int, ...],
+    measure: Measure,
     generator: torch.Generator,
     num_draws: int,
     level: float,
@@ -294,13 +214,15 @@ def _intervals(
     level = _as_level(level)
     if num_draws < 1:
         raise ConfigError(f"num_draws ({num_draws}) must be at least 1; 1000 is usual.")
-    estimates = {name: float(draw) for name, draw in measure(*map(whole_sample, sizes)).items()}
-    step = max(1, COUNTS_AT_A_TIME // sum(sizes))
+    estimates = {
+        name: float(draw) for name, draw in measure.of(*map(whole_sample, measure.sizes)).items()
+    }
+    step = max(1, COUNTS_AT_A_TIME // sum(measure.sizes))
     parts: dict[tuple[str, str], list[Tensor]] = {name: [] for name in estimates}
     for start in range(0, num_draws, step):
         draws = min(step, num_draws - start)
-        counts = [draw_counts(draws, size, generator=generator) for size in sizes]
-        for name, values in measure(*counts).items():
+        counts = [draw_counts(draws, size, generator=generator) for size in measure.sizes]
+        for name, values in measure.of(*counts).items():
             parts[name].append(values)
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     intervals = {}
@@ -318,13 +240,13 @@ def _intervals(
 
 
 def _by_score(
-    intervals: Mapping[tuple[str, str], Interval], scores: Iterable[str]
+    intervals: Mapping[tuple[str, str], Interval], scores: Iterable[str] = ()
 ) -> dict[str, dict[str, Interval]]:
-    """Return the intervals of each score under the names of the metrics."""
-    return {
-        score: {name: interval for (of, name), interval in intervals.items() if of == score}
-        for score in scores
-    }
+    """Return the intervals of each score under the names of the metrics; each of `scores` is there, be it empty."""
+    found: dict[str, dict[str, Interval]] = {score: {} for score in scores}
+    for (score, name), interval in intervals.items():
+        found.setdefault(score, {})[name] = interval
+    return found
 
 
 def _as_level(level: float) -> float:
@@ -332,11 +254,3 @@ def _as_level(level: float) -> float:
     if not 0 < level < 1:
         raise ConfigError(f"level ({level}) must lie strictly between 0 and 1; 0.95 is usual.")
     return level
-
-
-def _check_same_length(values: Tensor, labels: Tensor, *, name: str) -> None:
-    """Raise if there is not one row of `values` for each label."""
-    if len(values) != len(labels):
-        raise ConfigError(
-            f"{name} has {len(values)} samples but there are {len(labels)} labels; give one for each."
-        )
