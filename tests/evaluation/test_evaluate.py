@@ -14,7 +14,7 @@ from lrformer.evaluation import (
     evaluate,
     from_arrays,
 )
-from lrformer.evaluation.measure import _generator
+from lrformer.evaluation.measure import generator_of
 from lrformer.evaluation.words import direction
 from lrformer.metrics import (
     balanced_accuracy,
@@ -112,7 +112,7 @@ def test_all_scores_of_every_set_have_intervals_that_hold_their_value():
 def test_the_interval_of_a_mean_equals_a_loop_that_gathers_every_draw():
     test, far = _set(0), _set(1, labeled=False, num_samples=50)
     metric = evaluate(test, ood={"far": far}, config=FEW).select(dataset="far")["logit_norm"]
-    counts = draw_counts(20, 50, generator=_generator(FEW, "far", "means")).long()
+    counts = draw_counts(20, 50, generator=generator_of(FEW, "far", "means")).long()
     draws = [np.repeat(far.logit_norm, row).mean() for row in counts]
     assert (metric.low, metric.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
 

@@ -16,7 +16,7 @@ from lrformer.evaluation import (
     over_seeds,
     predict_files,
 )
-from lrformer.evaluation.measure import _generator
+from lrformer.evaluation.measure import generator_of
 from lrformer.evaluation.sentences import operating_point
 from lrformer.evaluation.text_table import text_rows
 from lrformer.methods import AbstentionRule
@@ -45,7 +45,7 @@ def test_the_interval_of_what_is_accepted_equals_a_loop_that_gathers_every_draw(
     rule = AbstentionRule(score="entropy", threshold=float(np.median(far.uncertainty("entropy"))))
     metric = evaluate(test, ood={"far": far}, rule=rule, config=FEW).select(dataset="far", score="entropy")[ACCEPTED]  # fmt: skip
     is_accepted = far.uncertainty("entropy") <= rule.threshold + 1e-9
-    counts = draw_counts(20, 50, generator=_generator(FEW, "far", "accepted")).long()
+    counts = draw_counts(20, 50, generator=generator_of(FEW, "far", "accepted")).long()
     draws = [np.repeat(is_accepted, row).mean() for row in counts]
     assert (metric.low, metric.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
 

@@ -4,7 +4,10 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lrformer.core import ConfigError, make_generator
 from lrformer.evaluation.classes import class_figures
@@ -144,7 +147,7 @@ def _check(
             )
 
 
-def _generator(config: EvaluationConfig, *names: str) -> torch.Generator:
+def generator_of(config: EvaluationConfig, *names: str) -> torch.Generator:
     """Return the generator of one set and purpose: its intervals do not depend on what else is evaluated."""
     # All in one hash: torch's generator on the CPU looks at the low 32 bits of a seed only.
     return make_generator(zlib.crc32("\0".join([str(config.seed), *names]).encode()))
@@ -162,7 +165,7 @@ def _labeled_metrics(
         bootstrap_classification(
             predictions.probs,
             predictions.labels,
-            generator=_generator(config, name),
+            generator=generator_of(config, name),
             num_bins=config.num_bins,
             threshold=config.threshold,
             **bootstrap,
@@ -173,7 +176,7 @@ def _labeled_metrics(
         predictions.scores,
         predictions.probs,
         predictions.labels,
-        generator=_generator(config, name, "selective"),
+        generator=generator_of(config, name, "selective"),
         coverages=config.coverages,
         **bootstrap,
     )
@@ -188,7 +191,7 @@ def _detection(
     found = bootstrap_detection_scores(
         inside.scores,
         outside.scores,
-        generator=_generator(config, name, "detection"),
+        generator=generator_of(config, name, "detection"),
         num_draws=config.num_draws,
         level=config.level,
     )
@@ -202,15 +205,25 @@ def _accepted(
     """Return the share of a set that the kept threshold lets pass, where there is one."""
     if rule is None:
         return []
-    bound = rule.threshold + ROUNDING * abs(rule.threshold)
-    is_accepted = predictions.uncertainty(rule.score) <= bound
     intervals = bootstrap_means(
-        {ACCEPTED: is_accepted.astype(float)},
-        generator=_generator(config, name, "accepted"),
+        {ACCEPTED: accepted_by(rule, predictions)},
+        generator=generator_of(config, name, "accepted"),
         num_draws=config.num_draws,
         level=config.level,
     )
     return _named(name, rule.score, intervals)
+
+
+def accepted_by(rule: AbstentionRule, predictions: Predictions) -> Float[np.ndarray, " b"]:
+    """Return 1 for each sample that the kept threshold lets pass, and 0 for the others."""
+    bound = rule.threshold + ROUNDING * abs(rule.threshold)
+    return (predictions.uncertainty(rule.score) <= bound).astype(float)
+
+
+def overconfident(name: str, outside: Predictions, *, threshold: float) -> Float[Tensor, " b"]:
+    """Return 1 for each sample of an unknown set of which the model is surer than `threshold`, and 0 for the others."""
+    confidence = as_probs(outside.probs, name=f"{name}: probs").amax(dim=1)
+    return (confidence > threshold).double()
 
 
 def _confidence_metrics(
@@ -219,7 +232,7 @@ def _confidence_metrics(
     """Yield how sure the model is of a set on which nothing is right (def. overconfidence)."""
     confidence = as_probs(outside.probs, name=f"{name}: probs").amax(dim=1)
     values = {
-        "overconfidence_rate": (confidence > config.threshold).double(),
+        "overconfidence_rate": overconfident(name, outside, threshold=config.threshold),
         "overconfidence_mean_confidence": confidence,
         **_norms(outside),
     }
@@ -239,7 +252,7 @@ def _mean_intervals(
     """Return the mean of each of `values` with its bootstrap interval, from draws of their own."""
     return bootstrap_means(
         values,
-        generator=_generator(config, name, "means"),
+        generator=generator_of(config, name, "means"),
         num_draws=config.num_draws,
         level=config.level,
     )

@@ -82,17 +82,26 @@ class Results:
         """Return the evaluation that was saved in `folder`."""
         place = Path(folder) / FOLDER
         scores = load_scores(folder)
-        names = [entry.name for entry in scores.of_role("ood")]
+        test, ood = load_predictions(folder, scores)
         return cls(
             scores=scores,
-            test=Predictions.load(place / TEST_FILE),
-            ood={
-                name: Predictions.load(place / _file_name(number, name))
-                for number, name in enumerate(names)
-            },
+            test=test,
+            ood=ood,
             gallery=Gallery.load(place / GALLERY_FILE),
             history=tuple(read_log(place if (place / LOG_FILE).is_file() else Path(folder))),
         )
+
+
+def load_predictions(
+    folder: str | Path, scores: Scores
+) -> tuple[Predictions, dict[str, Predictions]]:
+    """Return the predictions behind `scores` that are kept in `folder`: of the test set, and of unknown sets by name."""
+    place = Path(folder) / FOLDER
+    names = [entry.name for entry in scores.of_role("ood")]
+    return Predictions.load(place / TEST_FILE), {
+        name: Predictions.load(place / _file_name(number, name))
+        for number, name in enumerate(names)
+    }
 
 
 def _file_name(number: int, name: str) -> str:

@@ -32,12 +32,15 @@ from lrformer.evaluation.run_data import (
     parse_place,
     seen_part,
 )
-from lrformer.evaluation.scores import EVALUATED_ON
+from lrformer.evaluation.scores import EVALUATED_ON, Scores
 from lrformer.training import Run, load_run
 from lrformer.training.journal import read_log
 from lrformer.training.metrics_file import read_metrics
 from lrformer.training.run_folder import describe_temperature
 
+# What `about` says of the temperature, and how that ends where it was left out.
+TEMPERATURE = "temperature"
+LEFT_OUT = " (left out)"
 _FITTED = "temperature and threshold were fitted on"
 _SEEN = {
     "train": "the run was trained on this one",
@@ -188,6 +191,11 @@ def evaluate_run(
     return Results(scores=scores, test=known, ood=outside, gallery=gallery, history=history)
 
 
+def is_without_temperature(scores: Scores) -> bool:
+    """Return whether figures of a run are those of predictions without its temperature."""
+    return str(scores.about.get(TEMPERATURE, "")).endswith(LEFT_OUT)
+
+
 def _weights_before(run: Run) -> str:
     """Return where the weights of a run come from that it did not train."""
     training = read_metrics(run.path).get("training", {})
@@ -228,7 +236,7 @@ def _about(
         "epochs": train.epochs,
         "seed": train.seed,
         "parameters": f"{sum(p.numel() for p in run.method.parameters()):,}",
-        "temperature": f"{describe_temperature(run)}{'' if is_calibrated else ' (left out)'}",
+        TEMPERATURE: f"{describe_temperature(run)}{'' if is_calibrated else LEFT_OUT}",
         "threshold": f"{run.decision.score} <= {run.decision.threshold:.6g} counts as known "
         f"(keeps {100 * run.decision.true_positive_rate:.4g}% of the validation set)"
         f"{'' if is_calibrated else ' with the temperature; left out without it'}",

@@ -1,7 +1,7 @@
 """Several runs of one experiment: mean and interval over their seeds, metric by metric."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,21 +51,30 @@ class SeedScores:
 
 def check_seeds_of_one(runs: Sequence[Path]) -> None:
     """Raise unless the runs differ in their seed, and in nothing else."""
-    configs = [read_run_config(run) for run in runs]
-    seeds = [config.train.seed for config in configs]
-    for number, config in enumerate(configs[1:], 1):
-        found = first_difference(configs[0], _levelled(config, configs[0]))
+    configs = {str(run): read_run_config(run) for run in runs}
+    check_one_experiment(configs, way_out="evaluate each by itself")
+
+
+def check_one_experiment(configs: Mapping[str, RunConfig], *, way_out: str) -> None:
+    """Raise unless the runs, by the names of their folders, differ in their seed, and in nothing else."""
+    if not configs:
+        return
+    first = next(iter(configs))
+    name_of_seed: dict[int, str] = {}
+    for run, config in configs.items():
+        found = first_difference(configs[first], _levelled(config, configs[first]))
         if found is not None:
             name, here, there = found
             raise ConfigError(
-                f"{runs[number]} is no seed of the experiment of {runs[0]}: {name} is {there!r} there and {here!r} here; "
-                "evaluate each by itself."
+                f"{run} is no seed of the experiment of {first}: {name} is {there!r} there and {here!r} here; {way_out}."
             )
-        if seeds[number] in seeds[:number]:
+        seed = config.train.seed
+        if seed in name_of_seed:
             raise ConfigError(
-                f"{runs[number]} has the seed of {runs[seeds.index(seeds[number])]} ({seeds[number]}); an interval over "
-                "seeds needs runs of different ones. Evaluate each by itself."
+                f"{run} has the seed of {name_of_seed[seed]} ({seed}); an interval over seeds needs runs of different ones. "
+                f"{way_out[0].upper()}{way_out[1:]}."
             )
+        name_of_seed[seed] = run
 
 
 def _levelled(config: RunConfig, first: RunConfig) -> RunConfig:
