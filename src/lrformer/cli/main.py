@@ -11,6 +11,7 @@ from lrformer._version import __version__
 from lrformer.cli import (
     bench_command,
     bounds_command,
+    compare_command,
     demo_command,
     evaluate_command,
     export_command,
@@ -64,6 +65,9 @@ app.command("refit", short_help="Fit the posterior of a run anew.")(refit_comman
 app.command("evaluate", short_help="Measure a run, and write its report.")(
     evaluate_command.evaluate
 )
+app.command(
+    "compare", short_help="Compare two methods, with intervals.", cls=compare_command.CompareCommand
+)(compare_command.compare)
 app.command("predict", short_help="Classify image files, and flag unknown ones.")(
     predict_command.predict
 )

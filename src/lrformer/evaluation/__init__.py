@@ -1,6 +1,8 @@
 """Predict over data sets, score what was predicted, and keep both in records."""
 
 from lrformer.evaluation.classes import ClassFigures
+from lrformer.evaluation.comparison import ComparedSide, Comparison, compare_runs
+from lrformer.evaluation.comparison_figures import ComparedFigure
 from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.files import FilePrediction, find_files, predict_files
 from lrformer.evaluation.gallery import Gallery, GalleryEntry, pick_images
@@ -16,6 +18,9 @@ from lrformer.evaluation.seeds import SeedMetric, SeedScores, over_seeds
 __all__ = [
     "CORRUPTED_MEAN",
     "ClassFigures",
+    "ComparedFigure",
+    "ComparedSide",
+    "Comparison",
     "EvaluatedSet",
     "EvaluationConfig",
     "FilePrediction",
@@ -27,6 +32,7 @@ __all__ = [
     "Scores",
     "SeedMetric",
     "SeedScores",
+    "compare_runs",
     "evaluate",
     "evaluate_run",
     "find_files",
