@@ -2,13 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
-
-if TYPE_CHECKING:
-    from lrformer.evaluation import Comparison
 
 WITH = "--with"
 
@@ -91,40 +88,6 @@ def compare(
     if as_json:
         typer.echo(json.dumps(record, indent=1))
         return
-    _show(comparison)
+    typer.echo(str(comparison))
     if out is not None:
         typer.echo(f"Record: {out}")
-
-
-def _show(comparison: "Comparison") -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from lrformer.evaluation.comparison_text import (
-        comparison_head,
-        comparison_lines,
-        comparison_rows,
-        comparison_title,
-    )
-
-    table = Table(
-        *map(escape, comparison_head(comparison)),
-        title=escape(comparison_title(comparison)),
-        title_justify="left",
-    )
-    # On a narrow screen names give way, and figures do not.
-    for column in table.columns[:2]:
-        column.overflow = "fold"
-    for column in table.columns[2:6]:
-        column.justify, column.no_wrap = "right", True
-    before = None
-    for dataset, *cells in comparison_rows(comparison):
-        if before not in (None, dataset):
-            table.add_section()
-        table.add_row("" if dataset == before else escape(dataset), *map(escape, cells))
-        before = dataset
-    Console().print(table)
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    for line in comparison_lines(comparison):
-        console.print(line)

@@ -107,14 +107,13 @@ def wanted_figures(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Iterator
         if entry.role == "corrupted":
             continue  # their mean stands for them
         is_unknown = entry.role in UNKNOWN_ROLES
-        for name in () if is_unknown else KNOWN:
+        for name in ("overconfidence_rate",) if is_unknown else KNOWN:
             yield Wanted(entry=entry, name=name)
         for score in scores:
             for name in DETECTION if is_unknown else ("aurc",):
                 yield Wanted(entry=entry, name=name, score=score)
-        if is_unknown:
-            yield Wanted(entry=entry, name="overconfidence_rate")
-        yield Wanted(entry=entry, name=ACCEPTED, score=OWN_SCORE)
+            if score == OWN_SCORE:
+                yield Wanted(entry=entry, name=ACCEPTED, score=score)
 
 
 Found = tuple[list[ComparedFigure], list[str]]

@@ -1,4 +1,4 @@
-"""A comparison as a person reads it: rows of plain text, and what they mean in sentences."""
+"""A comparison as a person reads it: a table in plain text, and what it means in sentences."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,43 +11,9 @@ if TYPE_CHECKING:
     from lrformer.evaluation.comparison_figures import ComparedFigure
 
 NO_SPREAD = "no spread"
+WIDEST_NAME = 12
 
-Row = tuple[str, str, str, str, str, str, str]
-
-
-def comparison_title(comparison: "Comparison") -> str:
-    """Return what stands above the table."""
-    return f"{_long_name(comparison.ours)} against {_long_name(comparison.theirs)}, on {comparison.test_set}"
-
-
-def comparison_head(comparison: "Comparison") -> Row:
-    """Return the names of the columns."""
-    ours, theirs = _short_names(comparison)
-    return (
-        "set",
-        "metric",
-        ours,
-        theirs,
-        "difference",
-        f"{100 * comparison.level:.4g}% interval",
-        f"{ours} is",
-    )
-
-
-def comparison_rows(comparison: "Comparison") -> list[Row]:
-    """Return one row for each figure; a set is named in each of its rows."""
-    return [
-        (
-            figure.dataset,
-            _metric(figure),
-            write_value(figure.name, figure.ours),
-            write_value(figure.name, figure.theirs),
-            _signed(figure.name, figure.difference, has_unit=True),
-            _interval(figure),
-            figure.verdict,
-        )
-        for figure in comparison.figures
-    ]
+Row = tuple[str, str, str, str, str, str]
 
 
 def comparison_lines(comparison: "Comparison") -> list[str]:
@@ -69,13 +35,15 @@ def comparison_lines(comparison: "Comparison") -> list[str]:
     count = len(comparison.figures)
     marked = sum(bool(figure.verdict) for figure in comparison.figures)
     by_chance = (1 - comparison.level) * count
+    is_short = ours != "ours"
+    said = "" if is_short else f", which are {comparison.ours.name} and {comparison.theirs.name}"
     marks = (
         f"Marked: intervals without zero, {marked} of {count}. So many figures are tested at once that, of two methods alike, "
         f"about {by_chance:.2g} would be marked by chance, several together since they are of the same samples; nothing "
         "is corrected for it."
     )
     lines = [
-        f"Difference: {ours} minus {theirs} (pp: percentage points).",
+        f"Difference: {ours} minus {theirs}{said} (pp: percentage points).",
         interval,
         marks,
     ]
@@ -91,20 +59,46 @@ def comparison_lines(comparison: "Comparison") -> list[str]:
 
 def comparison_text(comparison: "Comparison") -> str:
     """Return the table with its title and what stands below it, in plain columns."""
-    rows = [comparison_head(comparison)]
+    ours, theirs = _short_names(comparison)
+    interval = f"{100 * comparison.level:.4g}% interval"
+    rows: list[Row | str] = [("", ours, theirs, "difference", interval, f"{ours} is")]
     before = None
-    for dataset, *cells in comparison_rows(comparison):
-        rows.append(("" if dataset == before else dataset, *cells))  # pyright: ignore[reportArgumentType]
-        before = dataset
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if 2 <= column <= 5 else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join([comparison_title(comparison), *lines, *comparison_lines(comparison)])
+    for figure in comparison.figures:
+        if (heading := _heading(figure)) != before:
+            rows.append(heading)  # a line of its own: further columns are too many for most screens
+        before = heading
+        rows.append(_row(figure))
+    cells = [row for row in rows if not isinstance(row, str)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = [row if isinstance(row, str) else _aligned(row, widths) for row in rows]
+    title = f"{_long_name(comparison.ours)} against {_long_name(comparison.theirs)}, on {comparison.test_set}"
+    return "\n".join([title, *lines, *comparison_lines(comparison)])
+
+
+def _heading(figure: "ComparedFigure") -> str:
+    """Return the set, and the score by which both rank."""
+    if figure.score is None:
+        return figure.dataset
+    by = figure.score if figure.score == figure.their_score else "each one's own score"
+    return f"{figure.dataset}, by {by}"
+
+
+def _row(figure: "ComparedFigure") -> Row:
+    return (
+        f"  {words_of(figure.name).title} {ARROWS[figure.direction]}".rstrip(),
+        write_value(figure.name, figure.ours),
+        write_value(figure.name, figure.theirs),
+        _signed(figure.name, figure.difference, has_unit=True),
+        _interval(figure),
+        figure.verdict,
+    )
+
+
+def _aligned(row: Row, widths: list[int]) -> str:
+    """Return the cells in columns; figures end at the same place."""
+    first, *figures, last = row
+    middle = [cell.rjust(width) for cell, width in zip(figures, widths[1:-1], strict=True)]
+    return "  ".join([first.ljust(widths[0]), *middle, last]).rstrip()
 
 
 def _long_name(side: "ComparedSide") -> str:
@@ -112,11 +106,11 @@ def _long_name(side: "ComparedSide") -> str:
 
 
 def _short_names(comparison: "Comparison") -> tuple[str, str]:
-    """Return a name of each side for a column: that of its folder, where they differ."""
-    short = [_short(side.places) for side in (comparison.ours, comparison.theirs)]
-    if short[0] == short[1]:
-        return comparison.ours.name, comparison.theirs.name
-    return short[0], short[1]
+    """Return a name of each side for a column: that of its folder, where that is short and not the other's too."""
+    ours, theirs = (_short(side.places) for side in (comparison.ours, comparison.theirs))
+    if ours == theirs or max(len(ours), len(theirs)) > WIDEST_NAME:
+        return "ours", "theirs"
+    return ours, theirs
 
 
 def _short(places: tuple[str, ...]) -> str:
@@ -124,13 +118,6 @@ def _short(places: tuple[str, ...]) -> str:
     # Every run of many is called seed-0.
     first = f"{path.parent.name}/{path.name}" if is_seed_folder(path) else path.name
     return first if len(places) == 1 else f"{first} (+{len(places) - 1})"
-
-
-def _metric(figure: "ComparedFigure") -> str:
-    title = f"{words_of(figure.name).title} {ARROWS[figure.direction]}".strip()
-    if figure.score is None:
-        return title
-    return f"{title} {figure.score if figure.score == figure.their_score else 'own score'}"
 
 
 def _interval(figure: "ComparedFigure") -> str:
