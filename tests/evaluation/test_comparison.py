@@ -249,10 +249,10 @@ def test_what_was_not_evaluated_is_named_with_the_command(keep, run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"number": 59}, "other test data than .* \\(photos/test, 59 samples of 3 classes and photos/test, 60 samples.*`lrformer evaluate .*other --data PLACE`"),
+        ({"number": 59}, "other test data than .* \\(photos/test, 59 samples of 3 classes and photos/test, 60 samples.*`lrformer evaluate RUN --out .*other --ood PLACE/far --data PLACE`"),
         ({"test_set": "else/test"}, "other test data than .*else/test, 60"),
         ({"order": np.arange(60)[::-1]}, "their labels differ, sample by sample"),
-        ({"unknown": {}}, "other unknown or corrupted sets than .* \\(none; far \\(40\\)\\); `lrformer evaluate .*other --ood PLACE/far` evaluates it"),
+        ({"unknown": {}}, "other unknown or corrupted sets than .* \\(none; far \\(40\\)\\); `lrformer evaluate RUN --out .*other --ood PLACE/far` evaluates it"),
         ({"unknown": {"far": 39}}, "other unknown or corrupted sets than .* \\(far \\(39\\); far \\(40\\)\\)"),
         ({"unknown": {"far": 40, "svhn": 9}}, "\\(far \\(40\\), svhn \\(9\\); far \\(40\\)\\)"),
         ({"settings": EvaluationConfig(num_draws=20, num_bins=7)}, "other settings than .* \\(--bins is 7 there and 15 here\\); `lrformer evaluate"),
@@ -272,10 +272,19 @@ def test_the_command_that_helps_repeats_how_the_first_was_evaluated(keep):
     with pytest.raises(ConfigError) as raised:
         compare_runs(first, other := keep("other"))
     command = (
-        f"`lrformer evaluate {other} --ood svhn --ood other-classes --ood PLACE:ood-gray --bins 7 --threshold 0.8` "
+        f"`lrformer evaluate RUN --out {other} --ood svhn --ood other-classes --ood PLACE:ood-gray --bins 7 --threshold 0.8` "
         f"evaluates it as {first} was"
     )
     assert command in str(raised.value)
+
+
+def test_the_command_that_helps_is_of_all_seeds_of_a_side(keep, run, tmp_path):
+    first = keep("first")
+    for seed in (0, 1):
+        folder = keep(f"many/seed-{seed}", seed=seed, unknown={})
+        shutil.copy(run.path / "config.json", folder)
+    with pytest.raises(ConfigError, match=rf"`lrformer evaluate {tmp_path / 'many'} --ood PLACE/far`"):  # fmt: skip
+        compare_runs(first, tmp_path / "many")
 
 
 def test_draws_and_seeds_of_the_evaluations_may_differ(keep):

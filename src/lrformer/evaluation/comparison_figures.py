@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lrformer.core import ConfigError
-from lrformer.evaluation.comparison_sides import Side
+from lrformer.evaluation.comparison_sides import KEPT, Side
 from lrformer.evaluation.conventions import EvaluationConfig
 from lrformer.evaluation.measure import accepted_by, generator_of, overconfident
 from lrformer.evaluation.predictions import Predictions
@@ -300,5 +300,5 @@ def _check_same_labels(left: _Kept, right: _Kept) -> None:
     if not np.array_equal(left.labels, right.labels):
         raise ConfigError(
             f"{right.folder} was evaluated on other test data than {left.folder}: their labels differ, sample by sample. "
-            f"Evaluate both on the same: `lrformer evaluate {right.folder} --data PLACE` (--out FOLDER keeps what is there)."
+            f"Evaluate both on the same (`lrformer evaluate RUN --data PLACE`){KEPT}."
         )

@@ -18,6 +18,8 @@ from lrformer.training import RunConfig
 from lrformer.training.run_config import CONFIG_FILE, check_there
 from lrformer.training.seed_folders import seed_folders
 
+KEPT = " (another --out FOLDER keeps what is there)"
+
 Place = str | os.PathLike[str]
 
 
@@ -104,22 +106,20 @@ def check_sides(ours: Side, theirs: Side) -> None:
     both = {folder.resolve() for folder in ours.folders} & {f.resolve() for f in theirs.folders}
     if both:
         raise ConfigError(f"{both.pop()} is on both sides; compare two runs.")
-    first, *others = [
-        pair
-        for side in (ours, theirs)
-        for pair in zip(side.folders, side.scores, strict=True)
-    ]  # fmt: skip
-    for other in others:
-        _check_alike(first, other)
+    here, first = ours.folders[0], ours.scores[0]
+    for side in (ours, theirs):
+        for there, second in zip(side.folders, side.scores, strict=True):
+            _check_alike((here, first), (there, second), command=_command(side, like=first))
 
 
-def _check_alike(ours: tuple[Path, Scores], theirs: tuple[Path, Scores]) -> None:
+def _check_alike(ours: tuple[Path, Scores], theirs: tuple[Path, Scores], *, command: str) -> None:
+    """Raise unless two evaluations are of the same; `command` makes the second like the first."""
     (here, first), (there, second) = ours, theirs
-    again = f"`{_command(there, like=first)}` evaluates it as {here} was (--out FOLDER keeps what is there)"
+    again = f"`{command}` evaluates it as {here} was{KEPT}"
     if not _are_same_test(first, second):
         raise ConfigError(
             f"{there} was evaluated on other test data than {here} ({_describe(second)} and {_describe(first)}). Evaluate "
-            f"both on the same: `lrformer evaluate {there} --data PLACE` (--out FOLDER keeps what is there)."
+            f"both on the same: `{command} --data PLACE`{KEPT}."
         )
     if _unknown(first) != _unknown(second):
         raise ConfigError(
@@ -168,12 +168,14 @@ def _names(scores: Scores) -> str:
     return ", ".join(sets) or "none"
 
 
-def _command(place: Path, *, like: Scores) -> str:
-    """Return the command that evaluates `place` on the sets and with the settings of another evaluation.
+def _command(side: Side, *, like: Scores) -> str:
+    """Return the command that evaluates a side on the sets and with the settings of another evaluation.
 
     A folder is known by its name alone, so that the user has to say where it lies.
     """
-    words = ["lrformer evaluate", str(place)]
+    is_run = all((folder / CONFIG_FILE).is_file() for folder in side.folders)
+    # Figures that lie elsewhere do not say where their run is.
+    words = ["lrformer evaluate", *(side.places if is_run else ["RUN", "--out", *side.places[:1]])]
     for entry in like.of_role("ood"):
         if entry.name in DATASETS or entry.name == OTHER_CLASSES:
             words.append(f"--ood {entry.name}")
