@@ -16,7 +16,13 @@ from lrformer.core import ConfigError
 from lrformer.data import preparation_lines
 from lrformer.methods import METHODS
 from lrformer.training import OptimizerConfig, TrainConfig, load_run
-from lrformer.training.config import LARGEST_DEFAULT_BATCH, default_batch_size
+from lrformer.training.config import (
+    DEFAULT_DECAYS,
+    DEFAULT_RATES,
+    LARGEST_DEFAULT_BATCH,
+    RATE_OF_TRAINED,
+    default_batch_size,
+)
 from lrformer.training.step import OptimizerStep
 from tests.evaluation.made_run import write_image_folder
 
@@ -237,7 +243,11 @@ def test_help_shows_the_defaults_of_the_config_and_an_example():
         for config in (TrainConfig, OptimizerConfig)
         for field in dataclasses.fields(config)
     }
-    for name in ("epochs", "lr", "weight_decay", "clip_norm", "accumulate"):
+    rates = f"{DEFAULT_RATES['adamw']} (sgd {DEFAULT_RATES['sgd']}, muon {DEFAULT_RATES['muon']})"
+    assert f"[default: ({rates}; {RATE_OF_TRAINED} of it from trained" in options["--lr"]
+    decays = f"{DEFAULT_DECAYS['adamw']} (sgd {DEFAULT_DECAYS['sgd']})"
+    assert f"[default: ({decays})]" in options["--weight-decay"]
+    for name in ("epochs", "clip_norm", "accumulate", "keep", "class_weights"):
         assert f"[default: ({defaults[name]})]" in options[f"--{name.replace('_', '-')}"]
     for name in ("method", "loss", "label_smoothing", "val_fraction"):
         assert f"[default: ({defaults[name]})]" in " ".join(options.values())

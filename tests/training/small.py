@@ -25,7 +25,7 @@ SMALL = TrainConfig(
     augment=SHIFT_AND_FLIP,
     ema_decay=0.9,
     label_smoothing=0.1,
-    optimizer=OptimizerConfig(lr=3e-3),
+    optimizer=OptimizerConfig(lr=3e-3, weight_decay=0.05),
 )
 PLAIN = dataclasses.replace(
     SMALL,

@@ -79,9 +79,15 @@ def read_state(folder: Path) -> tuple[Position, dict[str, Tensor]] | None:
 
 
 def is_training_over(folder: Path) -> bool:
-    """Return whether an unfinished run has nothing left to train: its posterior and what follows are missing."""
+    """Return whether an unfinished run has nothing left to train: its posterior and what follows are missing.
+
+    A state that cannot be read is not known to be; whoever goes on with it is told what is wrong.
+    """
     path = state_path(folder)
-    return path.is_file() and OVER in read_metadata(path)
+    try:
+        return path.is_file() and OVER in read_metadata(path)
+    except ConfigError:
+        return False
 
 
 def remove_state(folder: Path) -> None:
