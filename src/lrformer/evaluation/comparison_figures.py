@@ -23,7 +23,10 @@ from lrformer.metrics.drawn_metrics import (
     selective_measure,
 )
 
-KNOWN = ("accuracy", "nll", "brier", "ece_equal_width", "overconfidence_rate")
+KNOWN = (
+    *("accuracy", "balanced_accuracy", "nll", "brier", "ece_equal_width"),
+    "overconfidence_rate",
+)
 # Each side by the score of its own threshold. No score has this name.
 OWN_SCORE = "own"
 BETTER, WORSE, DIFFERS = "better", "worse", "differs"
