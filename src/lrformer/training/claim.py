@@ -59,9 +59,9 @@ def check_is_shared(folder: Path) -> None:
     # Named as what a crash may leave of the first write.
     mark = folder / f".{CONFIG_FILE}.{gather_objects(token)[0]}"
     is_first = mark.name.endswith(token)
-    if is_first:
-        mark.touch()
-    gather_objects(None)  # it is there
+    is_written = not is_first or _touch(mark)
+    if not all(gather_objects(is_written)):
+        return  # nothing can be written there: a finished run can still be read
     sees = gather_objects(mark.exists())
     if is_first:
         mark.unlink(missing_ok=True)
@@ -71,6 +71,15 @@ def check_is_shared(folder: Path) -> None:
             f"{folder} is not the same folder in every process (not in {blind}): they run on several machines. Choose one on "
             "a disk that all of them see."
         )
+
+
+def _touch(path: Path) -> bool:
+    """Return whether an empty file could be made."""
+    try:
+        path.touch()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
