@@ -196,7 +196,8 @@ def test_each_ranks_by_its_own_score_and_both_by_every_score_that_both_give(keep
 def test_one_score_of_both_thresholds_is_not_compared_twice(pair):
     keys = [(f.dataset, f.name, f.score) for f in compare_runs(*pair, num_draws=5)]
     assert len(set(keys)) == len(keys)
-    assert {score for _, name, score in keys if name == "auroc"} == {"msp", "entropy", "energy", "dempster_shafer"}  # fmt: skip
+    # Dempster-Shafer's is a function of the energy, and would be the same figures again.
+    assert {score for _, name, score in keys if name == "auroc"} == {"msp", "entropy", "energy"}
 
 
 def test_the_text_says_which_interval_it_is_and_how_many_figures_are_tested(pair):

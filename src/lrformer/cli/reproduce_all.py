@@ -120,9 +120,15 @@ def _show(whole: "Whole") -> None:
             standing.time_in_words,
         )
     Console(width=max(console.width, needed_width(grid, console)), highlight=False).print(grid)
+    said: set[tuple[str, str, str]] = set()
     for number, standing in enumerate(whole.standings, 1):
         for run in standing.left:
             name = run.run.name
+            # Parts with more seeds of the same have the same runs.
+            key = (standing.part.table, name, str(run.run.variant))
+            if key in said:
+                continue
+            said.add(key)
             if run.status == "missing" and name not in standing.skipped:
                 continue
             why = f" {run.attempts[0].error}" if run.status == "failed" else ""

@@ -158,7 +158,8 @@ def train(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="last, or best: the epoch with the lowest validation NLL.", show_default="last"
+            help="last, or best: the epoch with the lowest calibrated validation NLL.",
+            show_default="last",
         ),
     ] = None,
     ema: Annotated[

@@ -104,6 +104,9 @@ def wanted_figures(ours: Sequence[Scores], theirs: Sequence[Scores]) -> Iterator
     every = [*ours, *theirs]
     common = [score for score in ours[0].given_scores if all(score in s.given_scores for s in every)]  # fmt: skip
     defaults = {scores.default_score for scores in every}
+    if "energy" in common:
+        # Of the same order: the one grows with the other.
+        common = [score for score in common if score != "dempster_shafer"]
     # By their one default score all rank already.
     scores = [OWN_SCORE, *(score for score in common if {score} != defaults)]
     for entry in ours[0].sets:

@@ -15,6 +15,8 @@ from lrformer.training.journal import read_log
 from lrformer.training.run_folder import load_state
 
 VAL_NLL = "val_nll"
+# After the temperature that fits the epoch: what a run keeps has one as well, and is judged as it will be read.
+CALIBRATED_NLL = "nll_calibrated"
 _NLL, _EPOCH, _WEIGHTS = "nll", "epoch", "weights"
 
 
@@ -23,12 +25,13 @@ RISE = 1.2
 
 
 def kept_epochs(folder: Path) -> list[int]:
-    """Return the epoch of each stage with the lowest validation NLL in the log, counted from 1."""
+    """Return the epoch of each stage that a run with `keep="best"` has kept by its log, counted from 1."""
+    name = f"val_{CALIBRATED_NLL}"
     stages: dict[int, list[dict[str, Any]]] = {}
     for entry in read_log(folder):
-        if VAL_NLL in entry:
+        if name in entry:
             stages.setdefault(entry.get("stage", 0), []).append(entry)
-    return [min(looks, key=lambda look: look[VAL_NLL])["epoch"] + 1 for looks in stages.values()]
+    return [min(looks, key=lambda look: look[name])["epoch"] + 1 for looks in stages.values()]
 
 
 def describe_overfitting(
@@ -49,7 +52,7 @@ def describe_overfitting(
 
 
 class BestEpoch:
-    """What a method was after the epoch of a stage with the lowest validation NLL so far.
+    """What a method was after the epoch of a stage with the lowest validation NLL so far, after the temperature.
 
     Attributes:
         nll: of that epoch.

@@ -152,7 +152,8 @@ class TrainConfig:
         augment: how training images are varied.
         ema_decay: of the moving average of the weights (and of the statistics of batch norm), which is then what is kept;
             None is off.
-        keep: the epoch whose weights are kept: the "last", or the "best", with the lowest NLL on the validation split.
+        keep: the epoch whose weights are kept: the "last", or the "best", with the lowest NLL on the validation split
+            after the temperature that fits it.
         precision: "auto" is bfloat16 on a GPU and float32 elsewhere; weights are always float32.
         seed: of the weights, the order, the augmentation and the validation cut.
         true_positive_rate: share of validation inputs that the kept threshold accepts.

@@ -14,7 +14,7 @@ from lrformer.core.processes import gather_objects
 from lrformer.data import DeviceBatches
 from lrformer.methods import Method
 from lrformer.training import state as saved
-from lrformer.training.best_epoch import BestEpoch
+from lrformer.training.best_epoch import CALIBRATED_NLL, BestEpoch
 from lrformer.training.config import RuntimeConfig, TrainConfig
 from lrformer.training.criterion import Criterion, balanced_weights
 from lrformer.training.interruption import Interruption
@@ -26,7 +26,11 @@ from lrformer.training.schedule import learning_rate
 from lrformer.training.splits import PlainLoader, class_counts, describe_imbalance
 from lrformer.training.stage import start_stage
 from lrformer.training.step import epoch_plan
-from lrformer.training.validation import describe_predictions, predict_split
+from lrformer.training.validation import (
+    describe_predictions,
+    fit_temperature_of,
+    predict_split,
+)
 
 SECONDS_BETWEEN_LOOKS = 0.5
 # With several processes, how many steps apart they agree on saving and stopping.
@@ -146,7 +150,8 @@ class Training:
         if self.config.keep == "best":
             self.best.put_back(self.method)
             self.display.say(
-                f"kept: epoch {self.best.epoch} of {self.config.epochs}, with a validation nll of {self.best.nll:.4f}"
+                f"kept: epoch {self.best.epoch} of {self.config.epochs}, with a validation nll of {self.best.nll:.4f} after "
+                "the temperature"
             )
         self.method.finish_stage()
         self.position = self.position.next_stage()
@@ -289,9 +294,12 @@ class Training:
             raise self._diverged("a prediction on the validation split is not finite")
         figures = describe_predictions(predictive, labels)
         if self.config.keep == "best":
+            temperature = fit_temperature_of(self.method, predictive, labels)
+            found = describe_predictions(temperature(predictive), labels)["nll"]
             # What one process finds, so that all keep the same epoch.
-            nll = gather_objects(figures["nll"])[0]
-            self.best.look(self.method, nll=nll, epoch=self.position.epoch + 1)
+            figures[CALIBRATED_NLL] = gather_objects(found)[0]
+            epoch = self.position.epoch + 1
+            self.best.look(self.method, nll=figures[CALIBRATED_NLL], epoch=epoch)
         return figures
 
     def uncompiled(self) -> Any:
