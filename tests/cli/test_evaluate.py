@@ -300,7 +300,7 @@ def test_figures_of_seeds_are_not_put_into_other_seeds(seeds, run, place, tmp_pa
     ("changes", "message"),
     [
         ({}, "has the seed of"),
-        ({"seed": 1, "epochs": 77}, "is no seed of the experiment of .*: epochs is 77 there"),
+        ({"seed": 1, "epochs": 77}, "is no seed of the experiment of .*: epochs is 77 in"),
     ],
 )
 def test_runs_that_are_no_seeds_of_one_experiment_are_not_averaged(

@@ -66,7 +66,7 @@ def check_one_experiment(configs: Mapping[str, RunConfig], *, way_out: str) -> N
         if found is not None:
             name, here, there = found
             raise ConfigError(
-                f"{run} is no seed of the experiment of {first}: {name} is {there!r} there and {here!r} here; {way_out}."
+                f"{run} is no seed of the experiment of {first}: {name} is {there!r} in {run} and {here!r} in {first}; {way_out}."
             )
         seed = config.train.seed
         if seed in name_of_seed:
