@@ -76,9 +76,9 @@ def test_seeds_may_differ_in_what_follows_from_them_and_in_places(first, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": {"seed": 1, "start": "vit_tiny_patch16_224"}}, "start is 'vit_tiny_patch16_224' there"),
-        ({"train": {"seed": 1}, "data_digest": "of others"}, "data_digest is 'of others' there"),
-        ({"train": {"seed": 1}, "img_size": 99}, "img_size is 99 there"),
+        ({"train": {"seed": 1, "start": "vit_tiny_patch16_224"}}, "start is 'vit_tiny_patch16_224' in"),
+        ({"train": {"seed": 1}, "data_digest": "of others"}, "data_digest is 'of others' in"),
+        ({"train": {"seed": 1}, "img_size": 99}, "img_size is 99 in"),
         ({"train": {"seed": 0}}, "has the seed of"),
     ],
 )  # fmt: skip
@@ -95,5 +95,5 @@ def test_models_of_other_sizes_are_no_seeds_of_one_experiment(first, tmp_path):
     record = json.loads((other / "config.json").read_text())
     record["config"]["backbone"]["model"]["config"]["depth"] = 7
     (other / "config.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigError, match=r"backbone\.model\.config\.depth is 7 there"):
+    with pytest.raises(ConfigError, match=r"backbone\.model\.config\.depth is 7 in"):
         check_seeds_of_one([first, other])
