@@ -14,13 +14,11 @@ from curve_tables import best_epoch_table
 from glance_table import glance_table, table_of
 from lrformer.recipes import TABLES, Table
 from lrformer.recipes.matched_accuracy import match_accuracy
-from lrformer.recipes.settings import usual_unknown
 from lrformer.recipes.table import SET_TITLES, describe_variant
 from lrformer.recipes.table_record import TableRecord, TableRun, read_table_record
-from lrformer.recipes.table_run import Circumstances
 from lrformer.recipes.table_summary import Cell, SummaryRow, summarize, variants
-from lrformer.recipes.whole import PartStanding, Place, reproduce_all
 from overconfidence_table import overconfidence_table
+from plan_tables import left_table, plan_table
 from reach_table import reach_table
 
 RESULTS = Path(__file__).parent / "results"
@@ -269,33 +267,6 @@ def runs_table() -> str:
                 f"{seconds} | {made} | {run.made['source']} |"
             )
     return "\n".join(lines) if len(lines) > 2 else "None yet."
-
-
-def plan_table() -> str:
-    """Return the commands of which `lrformer reproduce all` is made, in its order, with what the records have."""
-    lines = ["| | command | finished |", "|---|---|---|"]
-    lines += [
-        f"| {number} | `{standing.command}` | {standing.num_finished} of {len(standing.result.standings)} |"
-        for number, standing in enumerate(_plan(), 1)
-    ]
-    return "\n".join(lines)
-
-
-def left_table() -> str:
-    """Return the runs of the plan that no record has."""
-    lines = ["| | table, settings | left (of every row) | about |", "|---|---|---|---|"]
-    lines += [
-        f"| {number} | {standing.part.title(DATA)} | {standing.left_in_words} | {standing.time_in_words} |"
-        for number, standing in enumerate(_plan(), 1)
-        if standing.left
-    ]
-    return "\n".join(lines) if len(lines) > 2 else "Nothing of it."
-
-
-def _plan() -> tuple[PartStanding, ...]:
-    place = Place(data=DATA, out=None, records=RESULTS)
-    how = Circumstances(ood=usual_unknown(DATA))
-    return reproduce_all(place, how=how, is_listing=True).standings
 
 
 README_HEAD = """\

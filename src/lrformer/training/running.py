@@ -20,7 +20,6 @@ from lrformer.methods.gaussian_process import GaussianProcessMethod
 from lrformer.training.backbone import (
     BackboneRecord,
     backbone_img_size,
-    is_timm_name,
     resolve_model,
 )
 from lrformer.training.best_epoch import describe_overfitting, kept_epochs
@@ -64,6 +63,7 @@ from lrformer.training.run_folder import (
     write_decision,
 )
 from lrformer.training.score_choice import check_score, choose_score_of_run, describe_choice
+from lrformer.training.settings_check import check_pieces, check_used
 from lrformer.training.splits import (
     PlainLoader,
     check_augment,
@@ -146,9 +146,9 @@ def train(
     method, record, img_size = _create(config, train_split, known)
     check_length_scale(method, train_split)
     check_score(config, method, val_split)
-    _check_pieces(config, method)
+    check_pieces(config, method)
     if source is None and not is_run(folder):
-        _check_used(config, train_split, method)
+        check_used(config, train_split, method)
     run_config = RunConfig(
         train=config,
         backbone=record,
@@ -240,7 +240,7 @@ def check_run(config: TrainConfig) -> Split:
     method, *_ = _create(config, split, None)
     check_length_scale(method, split)
     check_score(config, method, split)
-    _check_pieces(config, method)
+    check_pieces(config, method)
     return split
 
 
@@ -252,36 +252,6 @@ def check_data(config: TrainConfig) -> Split:
     check_augment(config, split)
     check_batch_size(config, split, world_size=1)
     return split
-
-
-def _check_pieces(config: TrainConfig, method: Method) -> None:
-    """Raise where a batch in pieces would be another training than the batch."""
-    gp = method.gp if isinstance(method, GaussianProcessMethod) else None
-    if config.accumulate > 1 and gp is not None and gp.config.momentum is not None:
-        raise ConfigError(
-            f"momentum ({gp.config.momentum}) averages the precision over batches, and accumulate ({config.accumulate}) cuts "
-            "each into as many; leave one of the two out."
-        )
-
-
-def _check_used(config: TrainConfig, split: Split, method: Method) -> None:
-    """Raise for a setting that this run would not look at: it would be another run for nothing."""
-    default = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
-    unused = {}
-    if not is_timm_name(config.start):
-        unused["pretrained"] = (
-            "is for a model of timm to start from (start=NAME, --from NAME); weights are drawn without it"
-        )
-    if not split.is_image:
-        unused["image_size"] = f"is for images, and {split.name} holds points"
-    if not method.uses_criterion:
-        unused |= dict.fromkeys(
-            ("loss", "label_smoothing", "class_weights"),
-            f"is not for method '{config.method}', whose loss is its own",
-        )
-    for name, why in unused.items():
-        if (value := getattr(config, name)) != default[name]:
-            raise ConfigError(f"{name} ({value!r}) {why}. Leave it out.")
 
 
 def _take_over(training: Training, source: Path) -> None:
