@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lrformer.cli.predict_command import EXIT_SOME_FAILED
-from lrformer.cli.reproduce_tables import DEFAULT_DRAWS, circumstances_of, say_own_unknown
+from lrformer.cli.reproduce_tables import (
+    DEFAULT_DRAWS,
+    CompileOption,
+    DataOption,
+    DeviceOption,
+    DrawsOption,
+    ListOption,
+    RetryOption,
+    RootOption,
+    UnknownOption,
+    circumstances_of,
+    say_own_unknown,
+)
 
 if TYPE_CHECKING:
     from lrformer.recipes.whole import Whole
@@ -28,35 +40,18 @@ def reproduce_all(
             show_default="OUT, TABLE.json",
         ),
     ] = None,
-    data: Annotated[str, typer.Option(help="A data set or a folder.")] = "cifar10",
-    ood: Annotated[
-        str | None,
-        typer.Option(help="Unknown sets, with commas.", show_default="svhn and the other CIFAR"),
-    ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option(help="Where prepared data are kept.", show_default="~/.cache/lrformer"),
-    ] = None,
+    data: DataOption = "cifar10",
+    ood: UnknownOption = None,
+    root: RootOption = None,
     time_limit: Annotated[
         float | None,
         typer.Option(help="Minutes for all; a run that would not fit is not begun.", min=0.0),
     ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = DEFAULT_DRAWS,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    compile_model: Annotated[
-        bool | None,
-        typer.Option(
-            "--compile/--no-compile",
-            help="Compile the backbones and the augmentation.",
-            show_default="on a GPU",
-        ),
-    ] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Try runs again that are recorded as failed.")
-    ] = False,
-    is_listing: Annotated[
-        bool, typer.Option("--list", help="Show what is done and missing, and run nothing.")
-    ] = False,
+    draws: DrawsOption = DEFAULT_DRAWS,
+    device: DeviceOption = "auto",
+    compile_model: CompileOption = None,
+    retry: RetryOption = False,
+    is_listing: ListOption = False,
 ) -> None:
     """Make the next missing run of every table in every setting of docs/results.md, what says most first.
 

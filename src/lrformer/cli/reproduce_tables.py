@@ -48,6 +48,34 @@ Example: lrformer reproduce {name} --out runs/{name} --epochs 15 --seeds 3 --tim
 """
 
 
+# Options of the single tables and of all.
+DataOption = Annotated[str, typer.Option(help="A data set or a folder.")]
+UnknownOption = Annotated[
+    str | None,
+    typer.Option(help="Unknown sets, with commas.", show_default="svhn and the other CIFAR"),
+]
+RootOption = Annotated[
+    Path | None,
+    typer.Option(help="Where prepared data are kept.", show_default="~/.cache/lrformer"),
+]
+DrawsOption = Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+CompileOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile the backbones and the augmentation.",
+        show_default="on a GPU",
+    ),
+]
+RetryOption = Annotated[
+    bool, typer.Option("--retry", help="Try runs again that are recorded as failed.")
+]
+ListOption = Annotated[
+    bool, typer.Option("--list", help="Show what is done and missing, and run nothing.")
+]
+
+
 def add_commands(app: typer.Typer) -> None:
     """Add one command for each table to `app`; they differ in their name alone."""
     for name, summary in SUMMARIES.items():
@@ -82,17 +110,9 @@ def _command(table: str) -> Any:
         epochs: Annotated[
             int | None, typer.Option(min=1, help="Of every run.", show_default="the source's")
         ] = None,
-        data: Annotated[str, typer.Option(help="A data set or a folder.")] = "cifar10",
-        ood: Annotated[
-            str | None,
-            typer.Option(
-                help="Unknown sets, with commas.", show_default="svhn and the other CIFAR"
-            ),
-        ] = None,
-        root: Annotated[
-            Path | None,
-            typer.Option(help="Where prepared data are kept.", show_default="~/.cache/lrformer"),
-        ] = None,
+        data: DataOption = "cifar10",
+        ood: UnknownOption = None,
+        root: RootOption = None,
         time_limit: Annotated[
             float | None,
             typer.Option(help="Minutes; a run that would not fit is not begun.", min=0.0),
@@ -139,22 +159,11 @@ def _command(table: str) -> Any:
             list[str] | None,
             typer.Option(metavar="NAME=VALUE", help="Of the model of every row; repeatable."),
         ] = None,
-        draws: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = DEFAULT_DRAWS,
-        device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-        compile_model: Annotated[
-            bool | None,
-            typer.Option(
-                "--compile/--no-compile",
-                help="Compile the backbones and the augmentation.",
-                show_default="on a GPU",
-            ),
-        ] = None,
-        retry: Annotated[
-            bool, typer.Option("--retry", help="Try runs again that are recorded as failed.")
-        ] = False,
-        is_listing: Annotated[
-            bool, typer.Option("--list", help="Show what is done and missing, and run nothing.")
-        ] = False,
+        draws: DrawsOption = DEFAULT_DRAWS,
+        device: DeviceOption = "auto",
+        compile_model: CompileOption = None,
+        retry: RetryOption = False,
+        is_listing: ListOption = False,
     ) -> None:
         from lrformer.recipes.settings import Settings, command_of, make_table, usual_unknown
         from lrformer.recipes.table_engine import record_path_of, reproduce_table
